@@ -1,0 +1,304 @@
+"""
+The seam: everything Python may ask of the Rust core.
+
+One class, `Engine`, and plain frozen values that come back from it.
+Every method releases the GIL; none calls back into Python.
+Addresses are byte addresses in the target; sizes are bytes; durations are microseconds unless the
+name says otherwise.  All methods may be called from any thread; two calls that name the same target
+are serialised inside.
+
+Every failure is raised as a subclass of `agentzip.errors.AgentZipError`.
+"""
+
+from typing import final
+
+PAGE_SIZE: int
+"""Base page size in bytes that the core was built for (4096)."""
+STATE_FORMAT: int
+"""Version of the shared-memory formats (tables, pool); a keeper with another one is refused."""
+CRASH_POINTS: list[str]
+"""Names of the fault-injection points, in the order of the protocol they belong to."""
+
+@final
+class EngineSettings:
+    """How one engine runs; immutable."""
+
+    def __init__(
+        self,
+        run_dir: str,
+        *,
+        pool_bytes_max: int = ...,
+        algorithm: str = "zstd",
+        level: int = 3,
+        fault_threads: int = 2,
+        stop_limit_us: int = 20_000,
+        chunk_pages: int = 1024,
+        crash_at: str | None = None,
+    ) -> None:
+        """
+        Args:
+            run_dir: Directory (made 0700 if missing) for the keeper's socket and the lock.
+            pool_bytes_max: Hard cap on the pool's memory.
+            algorithm: `zstd`, `lz4` or `raw`.
+            level: Level of the algorithm; zstd -7..22, lz4 0 (fast) or 1..12 (HC).
+            fault_threads: Number of fault threads (shards), 1..16.
+            stop_limit_us: Longest time one thread of a target may be kept stopped.
+            chunk_pages: Pages moved per step of a page out, 16..2048.
+            crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point
+                (tests only).
+
+        Raises:
+            InvalidSetting: a value is out of its range; the message names it.
+        """
+
+@final
+class AttachReport:
+    pid: int
+    stop_us: float
+    """How long the one borrowed thread was stopped."""
+    attach_us: float
+    warnings: list[str]
+
+@final
+class PageOutReport:
+    pid: int
+    pages_moved: int
+    """Pages taken out of the address space."""
+    pages_stored: int
+    """Of those, pages that reached the pool (the rest came back meanwhile)."""
+    pages_clean: int
+    """Of those stored, pages whose kept copy was still right: nothing was encoded."""
+    pages_same_filled: int
+    pages_raw: int
+    pages_returned: int
+    """Pages the target touched before they were stored; answered from staging."""
+    pages_pinned: int
+    """Pages that the kernel refused to move (pinned, or still shared after a fork)."""
+    regions_skipped: int
+    bytes_logical: int
+    bytes_stored: int
+    chunks: int
+    elapsed_us: float
+    stop_us: float
+    """The one stop of a borrowed thread; 0.0 when there was nothing to move."""
+    hold_us: list[float]
+    """Per chunk: how long faults of this target had to wait for the move."""
+    pool_full: bool
+    """True when the page out ended early because the pool reached its cap; nothing was dropped."""
+
+@final
+class PageInReport:
+    pid: int
+    pages_in: int
+    """Pages brought home by this call."""
+    pages_present: int
+    """Pages that were home already (the newer content was kept)."""
+    pages_lost: int
+    """Pages whose stored copy failed its checksum: the toucher gets SIGBUS."""
+    pages_out: int
+    """Pages still out after the call."""
+    elapsed_us: float
+
+@final
+class DetachReport:
+    pid: int
+    pages_in: int
+    pages_out: int
+    """Pages that could not be brought home; > 0 only when memory was too short (still attached)."""
+    complete: bool
+    elapsed_us: float
+    stop_us: float
+
+@final
+class SpaceStatus:
+    """One managed address space: an attached target, or a child that was forked from one."""
+
+    id: int
+    pid: int
+    """Process id; 0 for a forked child that was never attached itself."""
+    parent_id: int
+    """Space this one was forked from; 0 if none."""
+    command: str
+    state: str
+    """`attached`, `child`, `attaching`, `detaching` or `gone`."""
+    pages_out: int
+    pages_staged: int
+    pages_kept: int
+    """Pages at home whose pool copy is kept so that they can leave again without encoding."""
+    pages_same_filled: int
+    pages_lost: int
+    bytes_logical: int
+    """4096 x pages out."""
+    bytes_pool: int
+    """This space's share of pool slots (a slot shared by n references counts 1/n)."""
+    bytes_table: int
+    faults: int
+    faults_zero: int
+    """Faults on never-populated pages, answered with zero pages."""
+
+@final
+class Latency:
+    """A latency distribution, recorded since the engine started or `reset_stats`."""
+
+    count: int
+    p50_us: float
+    p99_us: float
+    max_us: float
+    mean_us: float
+
+@final
+class EngineStats:
+    pool_bytes: int
+    """Memory the pool really takes (whole spans), never above the cap."""
+    pool_payload_bytes: int
+    """Encoded bytes in live slots."""
+    pool_bytes_max: int
+    pool_slots: int
+    table_bytes: int
+    faults: int
+    faults_zero: int
+    faults_already_present: int
+    """EEXIST answers: the page was home already; the toucher was woken explicitly."""
+    faults_retried: int
+    """Faults put aside (EAGAIN, page in motion) and served later."""
+    pages_lost: int
+    events_fork: int
+    events_remap: int
+    events_remove: int
+    events_unmap: int
+    fault_service: Latency
+    """From reading the fault message to the end of UFFDIO_COPY."""
+    stop: Latency
+    hold: Latency
+    keeper_pid: int
+    keeper_restarts: int
+
+@final
+class Region:
+    """One mapping of a process, as `inspect` shows it."""
+
+    start: int
+    end: int
+    protection: str
+    name: str
+    kind: str
+    """`heap`, `anonymous`, `stack`, `file`, `file-private-written`, `shared`, `special`, `helper`."""
+    resident_bytes: int
+    out_bytes: int
+    movable: bool
+    reason: str
+    """Why the region may or may not leave, in a short sentence."""
+
+@final
+class TargetInfo:
+    """What can be said of a process before attaching."""
+
+    pid: int
+    start_time: int
+    """Field 22 of /proc/PID/stat, clock ticks after boot: with the pid, an identity."""
+    command: str
+    threads: int
+    seccomp: int
+
+@final
+class Engine:
+    """The pager of one host: its pool, its fault threads, its keeper and all attached targets."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """
+        Start the engine; take over from a keeper left behind by a killed one.
+
+        Raises:
+            Unsupported: the kernel lacks what the pager needs (the message names the feature).
+            NotPermitted: a capability or device is missing.
+            AlreadyRunning: another live engine owns `run_dir`.
+            IncompatibleState: the keeper holds a state format this version does not know.
+        """
+
+    def adopted(self) -> list[int]:
+        """Pids of targets taken over at start."""
+
+    def attach(self, pid: int, start_time: int | None = None) -> AttachReport:
+        """
+        Borrow a process: from now on its memory can be paged out.
+
+        Args:
+            pid: Process (thread group) id.
+            start_time: If given, the `TargetInfo.start_time` the pid must still have.
+
+        Raises:
+            NoSuchProcess, PidReused, NotPermitted, AlreadyTraced, OwnProcess, KernelThread,
+            WrongArchitecture, AlreadyAttached, TargetBusy, TargetGone, Unsupported.
+        """
+
+    def page_out(
+        self,
+        pid: int,
+        ranges: list[tuple[int, int]] | None = None,
+        keep: list[tuple[int, int]] | None = None,
+    ) -> PageOutReport:
+        """
+        Move resident pages into the pool.
+
+        Args:
+            pid: An attached target.
+            ranges: (start, end) byte ranges to consider; None means every movable region.
+            keep: (start, end) byte ranges that must stay resident.
+
+        Raises:
+            NotAttached, TargetBusy, TargetGone.
+        """
+
+    def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> PageInReport:
+        """
+        Bring pages home.
+
+        Raises:
+            NotAttached, TargetGone, NotEnoughMemory.
+        """
+
+    def detach(self, pid: int, memory_floor_bytes: int = 67_108_864) -> DetachReport:
+        """
+        Bring every page home, remove every trace, forget the target.
+
+        Stops before MemAvailable would fall below the floor; then `complete` is False, the target
+        stays attached and served, and the call can be repeated.
+
+        Raises:
+            NotAttached.
+        """
+
+    def page_in_space(self, space_id: int) -> PageInReport:
+        """Bring home all pages of one space by its id (forked children have no pid here)."""
+
+    def spaces(self) -> list[SpaceStatus]: ...
+    def stats(self) -> EngineStats: ...
+    def reset_stats(self) -> None: ...
+    def close(self) -> None:
+        """
+        Stop the fault threads and the keeper.
+
+        Only legal when no space is left.
+
+        Raises:
+            TargetsRemain: spaces are still managed; detach them first.
+        """
+
+def describe(pid: int) -> TargetInfo:
+    """
+    Check that a process could be attached, touching nothing.
+
+    Raises:
+        The same refusals as `Engine.attach`.
+    """
+
+def regions(pid: int, engine: Engine | None = None) -> list[Region]:
+    """Every mapping of a process with the pager's decision; with an engine also what is out."""
+
+def features() -> dict[str, str]:
+    """
+    Probe what this kernel allows: feature name -> "" if it works, else the exact cause.
+
+    Keys: userfaultfd_device, uffd_move, uffd_poison, uffd_wp_async, pagemap_scan, pidfd_thread,
+    pidfd_getfd, ptrace, suspend_seccomp.
+    """

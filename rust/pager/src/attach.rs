@@ -1,0 +1,221 @@
+//! Attach and detach: borrow a process and give it back as it was found.
+//!
+//! Inside the target two things of ours exist while it is attached: one mapping, the area (a few
+//! pages for arguments and the staging area), not inherited by children; and, in the kernel, the
+//! registration of its memory.  No descriptor: the userfaultfd is made by a worker that has a
+//! descriptor table of its own, taken by us, and gone from the target when the worker exits.
+
+use crate::address::PAGE_SIZE;
+use crate::borrow::{Worker, with_worker};
+use crate::error::{Error, Result};
+use crate::page_in::bring_home;
+use crate::passage;
+use crate::points;
+use crate::region;
+use crate::shared::Shared;
+use crate::space::{Header, Phase, SCRATCH_BYTES, Space, Table, inode_of};
+use crate::sys::arch::{ADDRESS_END, call};
+use crate::sys::foreign::ForeignMemory;
+use crate::sys::pagemap::Pagemap;
+use crate::sys::userfaultfd::{self, FEATURES, USERFAULTFD_IOC_NEW, Userfaultfd};
+use crate::target::{self, Target};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+const PROT_READ_WRITE: u64 = 3;
+/// MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE.
+const MAP_AREA: u64 = 0x02 | 0x20 | 0x4000 | 0x10_0000;
+const MADV_DONTFORK: u64 = 10;
+const MADV_NOHUGEPAGE: u64 = 15;
+/// O_CLOEXEC | O_NONBLOCK.
+const DESCRIPTOR_FLAGS: u64 = 0o2_000_000 | 0o4000;
+
+/// What an attach cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttachReport {
+    /// The one stop of a borrowed thread.
+    pub stop: Duration,
+    /// All of it.
+    pub elapsed: Duration,
+}
+
+/// What a detach did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DetachReport {
+    /// Pages brought home by it.
+    pub pages_in: u64,
+    /// Pages that could not be brought home.
+    pub pages_out: u64,
+    /// The target is as it was found.
+    pub complete: bool,
+    /// All of it.
+    pub elapsed: Duration,
+    /// The one stop of a borrowed thread.
+    pub stop: Duration,
+}
+
+/// Attach a described process.
+///
+/// # Errors
+/// The refusal, with its cause; nothing is left in the target.
+pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
+    let begin = Instant::now();
+    let pid = target.pid;
+    let permission = |what: &str| {
+        let what = format!("{what} of pid {pid}");
+        move |cause: io::Error| match cause.kind() {
+            ErrorKind::PermissionDenied => Error::NotPermitted { what, cause },
+            _ => Error::TargetGone(pid),
+        }
+    };
+    let memory = ForeignMemory::open(pid).map_err(permission("opening the memory"))?;
+    let pagemap = Pagemap::open(pid).map_err(permission("opening the pagemap"))?;
+    let length = SCRATCH_BYTES + shared.settings.chunk_pages as u64 * PAGE;
+    let regions = region::parse(&target::read_maps(pid, false)?);
+    let start = region::find_gap(&regions, length, ADDRESS_END).ok_or_else(|| {
+        Error::Unsupported { feature: "area", cause: "no room in the address space".to_owned() }
+    })?;
+    let header = Header {
+        id: shared.new_id(),
+        parent: 0,
+        pid,
+        start_time: target.start_time,
+        area: start..start + length,
+    };
+    // The table comes first: should we die with our area in the target, the next engine knows.
+    let table = Table::create(&header, Phase::Attaching)?;
+    points::pass("attach.table_made");
+    let (descriptor, stop) =
+        with_worker(target, &memory, shared.settings.limits(), |worker| {
+            let stop = worker.loan.stop;
+            let made = make_descriptor(worker, &header.area);
+            if made.is_err() {
+                // Best effort: the mapping may not exist, or the target may be gone.
+                let length = header.area.end - header.area.start;
+                let _ = worker.call(call::MUNMAP, [header.area.start, length, 0, 0, 0, 0]);
+            }
+            Ok((made?, stop))
+        })?;
+    shared.stop.record(u64::try_from(stop.as_nanos()).unwrap_or(u64::MAX));
+    table.set_descriptor_inode(inode_of(&descriptor));
+    table.set_phase(Phase::Attached);
+    points::pass("attach.published");
+    let space = Space::new(table, descriptor, Some(target), Some(memory), Some(pagemap));
+    shared.adopt(Arc::new(space))?;
+    Ok(AttachReport { stop, elapsed: begin.elapsed() })
+}
+
+fn make_descriptor(worker: &mut Worker<'_>, area: &Range<u64>) -> Result<Userfaultfd> {
+    let length = area.end - area.start;
+    passage::empty_table(worker)?;
+    let arguments = [area.start, length, PROT_READ_WRITE, MAP_AREA, u64::MAX, 0];
+    worker.call(call::MMAP, arguments)?.map_err(Error::os("mapping an area in the target"))?;
+    for advice in [MADV_DONTFORK, MADV_NOHUGEPAGE] {
+        // Without transparent huge pages in the kernel the second advice is refused: harmless.
+        let _ = worker.call(call::MADVISE, [area.start, length, advice, 0, 0, 0])?;
+    }
+    points::pass("attach.area_mapped");
+    let device = userfaultfd::open_device().map_err(device_error)?;
+    let device = passage::give(worker, area.start, device.as_fd())?;
+    let number = worker
+        .call(call::IOCTL, [device, USERFAULTFD_IOC_NEW, DESCRIPTOR_FLAGS, 0, 0, 0])?
+        .map_err(Error::os("making a userfaultfd in the target"))?;
+    let number = i32::try_from(number)
+        .map_err(|_| Error::Internal("descriptor number out of range".to_owned()))?;
+    let descriptor = Userfaultfd::from(passage::take(worker, number)?);
+    descriptor.enable(FEATURES).map_err(|cause| Error::Unsupported {
+        feature: "userfaultfd features",
+        cause: cause.to_string(),
+    })?;
+    points::pass("attach.descriptor_taken");
+    let staging = area.start + SCRATCH_BYTES;
+    descriptor
+        .register(staging, area.end - staging)
+        .map_err(Error::os("watching the staging area"))?;
+    Ok(descriptor)
+}
+
+fn device_error(cause: io::Error) -> Error {
+    match cause.kind() {
+        ErrorKind::NotFound => Error::Unsupported {
+            feature: "userfaultfd_device",
+            cause: "/dev/userfaultfd does not exist (Linux 6.1, CONFIG_USERFAULTFD)".to_owned(),
+        },
+        _ => Error::NotPermitted { what: "opening /dev/userfaultfd".to_owned(), cause },
+    }
+}
+
+/// Give a target back: everything home, our area out, the registration dropped.
+///
+/// # Errors
+/// `TargetBusy` when no thread could be borrowed to take the area out: the target stays attached
+/// with all its pages home, and the call can be repeated.
+pub fn detach(shared: &Shared, space: &Space, memory_floor: u64) -> Result<DetachReport> {
+    let begin = Instant::now();
+    let _operation = space.operation.lock();
+    let mut report = DetachReport::default();
+    space.table.set_phase(Phase::Detaching);
+    match bring_home(shared, space, None, memory_floor) {
+        Ok(home) => report.pages_in = home.pages_in,
+        Err(Error::NotEnoughMemory { bytes_out, .. }) => {
+            report.pages_out = bytes_out / PAGE;
+            report.elapsed = begin.elapsed();
+            return Ok(report);
+        }
+        Err(Error::TargetGone(_)) => {}
+        Err(error) => return Err(error),
+    }
+    points::pass("detach.home");
+    match take_area_out(shared, space) {
+        Ok(stop) => report.stop = stop,
+        Err(Error::TargetGone(_)) => {}
+        Err(error) => return Err(error),
+    }
+    points::pass("detach.area_unmapped");
+    shared.forget(space);
+    space.set_gone();
+    points::pass("detach.closed");
+    report.complete = true;
+    report.elapsed = begin.elapsed();
+    Ok(report)
+}
+
+/// Unmap our area; does nothing if it is not there.
+///
+/// # Errors
+/// `TargetBusy`, `TargetGone`.
+pub fn take_area_out(shared: &Shared, space: &Space) -> Result<Duration> {
+    if space.header.pid == 0 || space.header.area.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let target = space.target()?;
+    let area = &space.header.area;
+    let regions = region::parse(&target::read_maps(target.pid, false)?);
+    let ours = |region: &&region::Region| {
+        region.range.start < area.end && area.start < region.range.end
+    };
+    let parts: Vec<_> = regions.iter().filter(ours).map(|region| region.range.clone()).collect();
+    if parts.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let staging = space.staging();
+    // An unwatched mapping can be removed without an event that somebody must read.
+    let _ = space.descriptor.unregister(staging.start, staging.end - staging.start);
+    let Some(memory) = space.memory.as_ref() else { return Ok(Duration::ZERO) };
+    let stop = with_worker(&target, memory, shared.settings.limits(), |worker| {
+        for part in &parts {
+            let part = part.start.max(area.start)..part.end.min(area.end);
+            let arguments = [part.start, part.end - part.start, 0, 0, 0, 0];
+            worker
+                .call(call::MUNMAP, arguments)?
+                .map_err(Error::os("unmapping the area in the target"))?;
+        }
+        Ok(worker.loan.stop)
+    })?;
+    space.table.clear_area();
+    Ok(stop)
+}

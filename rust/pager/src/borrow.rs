@@ -1,0 +1,387 @@
+//! Borrow a thread of a target for some 100 microseconds to make a worker thread inside it.
+//!
+//! Some calls work only from inside an address space: `UFFDIO_MOVE`, mmap, making a userfaultfd.
+//! We do not hold the program's threads for them.  One thread is stopped once, executes one `clone`
+//! from the springboard (`sys/arch_x86_64.rs`), and is put back exactly where it was.  The new
+//! thread, the *worker*, makes all further calls while the program runs on; it has its own
+//! descriptor table, so nothing it opens is in reach of the program, and it exits at the end.
+//!
+//! Nothing here depends on our surviving.  All of it runs on a thread of its own: when that thread
+//! ends, however it ends, the kernel lets go of the tracees; the borrowed thread finds its own way
+//! home and the worker ends itself.  The worker is always stepped from call to call with its
+//! arguments in registers and the number verified at entry: a hostile program cannot use it to slip
+//! past its seccomp filter.
+
+use crate::error::{Error, Result};
+use crate::points;
+use crate::region;
+use crate::sys::arch::{Registers, SPRINGBOARD_BYTES, call};
+use crate::sys::foreign::ForeignMemory;
+use crate::sys::ptrace::{Stop, Tracee};
+use crate::target::{self, Candidate, Target};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM: a thread, but with a
+/// descriptor table of its own.
+const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
+/// Bytes at the end of an executable mapping that the springboard uses; the linker's padding.
+const ROOM: u64 = 160;
+/// How many threads to try before giving up.
+const TRIES: usize = 8;
+/// Longest a worker's call may take.  Only calls that wait for an unread event come near it.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a loan cost the target.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loan {
+    /// How long the borrowed thread was stopped.
+    pub stop: Duration,
+    /// Its thread-local storage and stack pointer: pages it needs at once.
+    pub thread_pointer: u64,
+    /// See above.
+    pub stack_pointer: u64,
+}
+
+/// A thread of ours inside the target.
+pub struct Worker<'a> {
+    pid: i32,
+    tracee: Tracee,
+    base: Registers,
+    call_address: u64,
+    memory: &'a ForeignMemory,
+    /// What the loan cost.
+    pub loan: Loan,
+}
+
+/// Limits of a loan.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest time that a thread of the program may be kept.
+    pub stop: Duration,
+}
+
+/// Run `work` with a worker inside the target; the worker is gone when this returns.
+///
+/// # Errors
+/// `TargetBusy`: no thread could be borrowed in time; `TargetGone`; or the error of `work`.
+pub fn with_worker<T: Send>(
+    target: &Target,
+    memory: &ForeignMemory,
+    limits: Limits,
+    work: impl FnOnce(&mut Worker<'_>) -> Result<T> + Send,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let job = move || {
+            let room = CodeRoom::find(target.pid, memory)?;
+            let mut worker = make_worker(target, memory, &room, limits)?;
+            let result = work(&mut worker);
+            worker.finish();
+            room.restore(memory);
+            result
+        };
+        let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
+        let running = thread.spawn_scoped(scope, job).map_err(Error::os("starting a thread"))?;
+        running.join().unwrap_or_else(|_| Err(Error::Internal("a borrower panicked".to_owned())))
+    })
+}
+
+/// Some unused bytes of executable memory in the target.
+struct CodeRoom {
+    address: u64,
+}
+
+impl CodeRoom {
+    /// The kernel's vDSO is in every process and ends in padding; else any executable file mapping
+    /// whose last page does.
+    fn find(pid: i32, memory: &ForeignMemory) -> Result<Self> {
+        let mut regions = region::parse(&target::read_maps(pid, false)?);
+        regions.retain(|region| region.protection.starts_with("r-x"));
+        regions.sort_by_key(|region| region.name != "[vdso]");
+        // A springboard that a killed engine left behind begins with these bytes.
+        let signature = &[0x0F, 0x05, 0x48, 0x91, 0xE3];
+        for region in regions.iter().filter(|region| {
+            region.name == "[vdso]" || (region.inode != 0 && region.protection.ends_with('p'))
+        }) {
+            let address = region.range.end - ROOM;
+            let mut bytes = [0u8; ROOM as usize];
+            if memory.read(address, &mut bytes).is_err() {
+                continue;
+            }
+            if bytes.iter().all(|byte| *byte == 0) || bytes.starts_with(signature) {
+                return Ok(Self { address });
+            }
+        }
+        let cause = format!("pid {pid} has no padding at the end of any executable mapping");
+        Err(Error::Unsupported { feature: "springboard", cause })
+    }
+
+    fn restore(&self, memory: &ForeignMemory) {
+        // Failure means that the target is gone.
+        let _ = memory.write(self.address, &[0; SPRINGBOARD_BYTES]);
+    }
+}
+
+enum Attempt {
+    Made(Tracee, Registers, Loan),
+    /// A signal came first: the thread was let go to handle it.
+    Interrupted,
+}
+
+fn make_worker<'a>(
+    target: &Target,
+    memory: &'a ForeignMemory,
+    room: &CodeRoom,
+    limits: Limits,
+) -> Result<Worker<'a>> {
+    let pid = target.pid;
+    let mut why = "it has no thread that can be stopped".to_owned();
+    for _ in 0..3 {
+        for candidate in target::candidates(pid).into_iter().take(TRIES) {
+            if !target.is_same() {
+                return Err(Error::TargetGone(pid));
+            }
+            match borrow(target, candidate, memory, room, limits) {
+                Ok(Attempt::Made(tracee, base, loan)) => {
+                    let call_address = room.address + base.springboard().worker;
+                    return Ok(Worker { pid, tracee, base, call_address, memory, loan });
+                }
+                Ok(Attempt::Interrupted) => why = "signals keep arriving".to_owned(),
+                Err(Error::TargetBusy { why: late, .. }) => {
+                    // The tracee that was late stays ours until this thread ends: stop here.
+                    return Err(Error::TargetBusy { pid, why: late });
+                }
+                // This thread ended meanwhile; another may do.
+                Err(Error::TargetGone(_)) if target.is_same() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if target.is_same() {
+        Err(Error::TargetBusy { pid, why })
+    } else {
+        Err(Error::TargetGone(pid))
+    }
+}
+
+/// Stop one thread, let it make the worker, put it back.
+fn borrow(
+    target: &Target,
+    candidate: Candidate,
+    memory: &ForeignMemory,
+    room: &CodeRoom,
+    limits: Limits,
+) -> Result<Attempt> {
+    let pid = target.pid;
+    let gone = |_: io::Error| Error::TargetGone(pid);
+    let late = |what: &str| Error::TargetBusy {
+        pid,
+        why: format!("{what} took longer than {} ms", limits.stop.as_millis()),
+    };
+    let thread = Tracee::seize(candidate.thread, target.seccomp != 0)
+        .map_err(|cause| seize_error(pid, cause))?;
+    points::pass("borrow.seized");
+    let begin = Instant::now();
+    let deadline = begin + limits.stop;
+    thread.interrupt().map_err(gone)?;
+    loop {
+        match thread.wait(deadline) {
+            Stop::Trap => break,
+            Stop::Signal(signal) => thread.resume(signal).map_err(gone)?,
+            Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
+            Stop::Ended => return Err(Error::TargetGone(pid)),
+            Stop::Late => return Err(late("stopping a thread")),
+        }
+    }
+    let mut home = thread.registers().map_err(|cause| match cause.raw_os_error() {
+        Some(libc::ENOEXEC) => {
+            Error::WrongArchitecture { pid, found: "32-bit registers".to_owned() }
+        }
+        _ => Error::TargetGone(pid),
+    })?;
+    home.undo_interruption();
+    let springboard = home.springboard();
+    if let Err(cause) = memory.write(room.address, &springboard.code) {
+        let what = format!("writing to /proc/{pid}/mem");
+        // Put back what undo_interruption mended.
+        let _ = thread.set_registers(&home);
+        return Err(Error::NotPermitted { what, cause });
+    }
+    let armed = home.calling(room.address, call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
+    thread.set_registers(&armed).map_err(gone)?;
+    points::pass("borrow.armed");
+    thread.step_call().map_err(gone)?;
+    match thread.wait(deadline) {
+        Stop::Call => {}
+        Stop::Signal(signal) => {
+            // A signal was pending: the call was not made yet.  Its handler must find the
+            // program's registers, not ours.
+            thread.set_registers(&home).map_err(gone)?;
+            thread.release(signal).map_err(gone)?;
+            return Ok(Attempt::Interrupted);
+        }
+        Stop::Trap | Stop::Clone => {
+            thread.set_registers(&home).map_err(gone)?;
+            thread.release(0).map_err(gone)?;
+            return Ok(Attempt::Interrupted);
+        }
+        Stop::Ended => return Err(Error::TargetGone(pid)),
+        Stop::Late => return Err(late("entering a call")),
+    }
+    thread.step_call().map_err(gone)?;
+    let mut worker = None;
+    loop {
+        match thread.wait(deadline) {
+            Stop::Clone => {
+                worker = Some(Tracee::inherited(thread.new_thread().map_err(gone)?));
+                thread.step_call().map_err(gone)?;
+            }
+            Stop::Call => break,
+            Stop::Ended => return Err(Error::TargetGone(pid)),
+            Stop::Late => return Err(late("making a thread")),
+            Stop::Trap | Stop::Signal(_) => thread.step_call().map_err(gone)?,
+        }
+    }
+    let made = thread.registers().map_err(gone)?.result();
+    points::pass("borrow.cloned");
+    let settled = worker.as_ref().is_none_or(|worker| settle_worker(worker, deadline));
+    send_home(&thread, &home, deadline).map_err(|stop| match stop {
+        Stop::Late => late("going home"),
+        _ => Error::TargetGone(pid),
+    })?;
+    points::pass("borrow.released");
+    let loan = Loan {
+        stop: begin.elapsed(),
+        thread_pointer: home.thread_pointer(),
+        stack_pointer: home.stack_pointer(),
+    };
+    match worker {
+        Some(worker) if settled => Ok(Attempt::Made(worker, home, loan)),
+        Some(_) => Err(late("starting a thread")),
+        None => {
+            let cause = io::Error::from_raw_os_error((-made) as i32);
+            let what = "making a thread in the target (its process limit?)".to_owned();
+            Err(Error::NotPermitted { what, cause })
+        }
+    }
+}
+
+/// Wait for the new thread's first stop and make it deaf: a signal meant for the program must not
+/// run its handler on a stack that is in use.
+fn settle_worker(worker: &Tracee, deadline: Instant) -> bool {
+    loop {
+        match worker.wait(deadline) {
+            Stop::Trap => return worker.block_signals().is_ok(),
+            Stop::Ended | Stop::Late => return false,
+            Stop::Call | Stop::Clone | Stop::Signal(_) => {
+                if worker.resume(0).is_err() {
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Put the borrowed thread back.  In a stop on the signal path, and only there, does the kernel
+/// apply its own logic for restarting the call that we interrupted; so ask for one more stop.
+fn send_home(
+    thread: &Tracee,
+    home: &Registers,
+    deadline: Instant,
+) -> std::result::Result<(), Stop> {
+    let gone = |_: io::Error| Stop::Ended;
+    thread.interrupt().map_err(gone)?;
+    thread.resume(0).map_err(gone)?;
+    loop {
+        match thread.wait(deadline) {
+            Stop::Trap => {
+                thread.set_registers(home).map_err(gone)?;
+                return thread.release(0).map_err(gone);
+            }
+            Stop::Signal(signal) => {
+                thread.set_registers(home).map_err(gone)?;
+                return thread.release(signal).map_err(gone);
+            }
+            Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
+            stop @ (Stop::Ended | Stop::Late) => return Err(stop),
+        }
+    }
+}
+
+fn seize_error(pid: i32, cause: io::Error) -> Error {
+    match cause.raw_os_error() {
+        Some(libc::ESRCH) => Error::TargetGone(pid),
+        _ => Error::NotPermitted { what: format!("tracing pid {pid}"), cause },
+    }
+}
+
+impl Worker<'_> {
+    /// Thread id inside the target.
+    #[must_use]
+    pub fn thread(&self) -> i32 {
+        self.tracee.id()
+    }
+
+    /// The target's memory.
+    #[must_use]
+    pub fn memory(&self) -> &ForeignMemory {
+        self.memory
+    }
+
+    /// Make one system call inside the target.
+    ///
+    /// The inner result is the call's own: the value or the kernel's error.
+    ///
+    /// # Errors
+    /// `TargetGone`, or `TargetBusy` when the call does not return in time.
+    pub fn call(&mut self, number: u64, arguments: [u64; 6]) -> Result<io::Result<u64>> {
+        let gone = |_: io::Error| Error::TargetGone(self.pid);
+        let deadline = Instant::now() + CALL_LIMIT;
+        let armed = self.base.calling(self.call_address, number, arguments);
+        self.tracee.set_registers(&armed).map_err(gone)?;
+        self.step(deadline)?;
+        if self.tracee.registers().map_err(gone)?.call_number() != number {
+            return Err(Error::Internal("the target tampered with the worker".to_owned()));
+        }
+        self.step(deadline)?;
+        let result = self.tracee.registers().map_err(gone)?.result();
+        Ok(if (-4095..0).contains(&result) {
+            Err(io::Error::from_raw_os_error((-result) as i32))
+        } else {
+            Ok(result as u64)
+        })
+    }
+
+    fn step(&self, deadline: Instant) -> Result<()> {
+        let pid = self.pid;
+        let gone = |_: io::Error| Error::TargetGone(pid);
+        loop {
+            self.tracee.step_call().map_err(gone)?;
+            match self.tracee.wait(deadline) {
+                Stop::Call => return Ok(()),
+                // Job control stops the whole program; the worker goes on.
+                Stop::Trap | Stop::Clone | Stop::Signal(_) => {}
+                Stop::Ended => return Err(Error::TargetGone(pid)),
+                Stop::Late => {
+                    let why = "a call inside it did not return".to_owned();
+                    return Err(Error::TargetBusy { pid, why });
+                }
+            }
+        }
+    }
+
+    /// End the worker and wait until it is gone, so that its code can be taken away.
+    fn finish(&mut self) {
+        let armed = self.base.calling(self.call_address, call::EXIT, [0; 6]);
+        if self.tracee.set_registers(&armed).is_err() || self.tracee.resume(0).is_err() {
+            return;
+        }
+        let deadline = Instant::now() + CALL_LIMIT;
+        while !matches!(self.tracee.wait(deadline), Stop::Ended | Stop::Late) {
+            if self.tracee.resume(0).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! All parts of one host's pager together: what the binding drives.
+
+use crate::attach::{AttachReport, DetachReport, attach, detach};
+use crate::error::{Error, Result};
+use crate::fault_loop;
+use crate::keeper::{self, Keeper};
+use crate::page_in::{PageInReport, page_in};
+use crate::page_out::{PageOutReport, page_out};
+use crate::points;
+use crate::shared::{Kit, Settings, Shared};
+use crate::space::Space;
+use crate::stats::{Counters, Histogram};
+use crate::store::Store;
+use crate::takeover::{Estate, take_over};
+use crate::target::Target;
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::HashMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the housekeeper looks for dead targets and a dead keeper.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Look for dead targets every this many rounds; costs one system call per space.
+const SWEEP_ROUNDS: u32 = 5;
+/// How long a killed engine's lock may outlive it: until its keeper notices.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Memory that page ins leave to the host.
+const MEMORY_FLOOR: u64 = 64 << 20;
+
+/// The pager of one host.
+pub struct Engine {
+    shared: Arc<Shared>,
+    keeper: Arc<Mutex<Option<Keeper>>>,
+    keeper_restarts: Arc<AtomicU64>,
+    adopted: Vec<i32>,
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    run_dir: PathBuf,
+    /// Held as long as the engine lives; the keeper lets go of it when the engine dies.
+    _lock: File,
+    /// Attaches one at a time: two of the same process must not both succeed.
+    attaching: Mutex<()>,
+}
+
+impl Engine {
+    /// Start; take over from the keeper of a killed engine, if there is one.
+    ///
+    /// # Errors
+    /// `AlreadyRunning`, `IncompatibleState`, `InvalidSetting`, or what the system refused.
+    pub fn start(settings: Settings) -> Result<Self> {
+        settings.check()?;
+        let run_dir = PathBuf::from(&settings.run_dir);
+        let lock = lock_run_dir(&run_dir)?;
+        let (predecessor, estate) = match keeper::inherit(&run_dir)? {
+            Some((predecessor, inheritance)) => {
+                (Some(predecessor), Some(Estate::sort(inheritance)?))
+            }
+            None => (None, None),
+        };
+        let (store, estate) = open_store(&settings, estate)?;
+        let queues = (0..settings.fault_threads)
+            .map(|_| epoll::create(epoll::CreateFlags::CLOEXEC))
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|e| Error::Os { what: "making an event queue", cause: e.into() })?;
+        let shared = Arc::new(Shared {
+            settings,
+            store,
+            spaces: parking_lot::RwLock::new(HashMap::new()),
+            queues,
+            inherited: Mutex::new(None),
+            next_id: AtomicU64::new(1),
+            counters: Counters::default(),
+            service: Histogram::new(),
+            stop: Histogram::new(),
+            hold: Histogram::new(),
+        });
+        let adopted = match estate {
+            Some(estate) => take_over(&shared, estate)?,
+            None => Vec::new(),
+        };
+        let keeper = Arc::new(Mutex::new(Some(Keeper::start(&run_dir)?)));
+        points::pass("takeover.keeper_started");
+        if let Some(predecessor) = predecessor {
+            predecessor.dismiss();
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = fault_loop::start(&shared, &stop)
+            .map_err(Error::os("starting the fault threads"))?;
+        let engine = Self {
+            shared,
+            keeper,
+            keeper_restarts: Arc::new(AtomicU64::new(0)),
+            adopted,
+            stop,
+            threads: Mutex::new(threads),
+            run_dir,
+            _lock: lock,
+            attaching: Mutex::new(()),
+        };
+        engine.start_housekeeper()?;
+        Ok(engine)
+    }
+
+    fn start_housekeeper(&self) -> Result<()> {
+        let (shared, keeper) = (Arc::clone(&self.shared), Arc::clone(&self.keeper));
+        let (stop, restarts) = (Arc::clone(&self.stop), Arc::clone(&self.keeper_restarts));
+        let run_dir = self.run_dir.clone();
+        let thread = std::thread::Builder::new()
+            .name("agentzip-house".to_owned())
+            .spawn(move || {
+                let mut round = 0;
+                while !stop.load(Ordering::Acquire) {
+                    std::thread::sleep(HOUSEKEEPING);
+                    replace_dead_keeper(&keeper, &run_dir, &restarts, &stop);
+                    round += 1;
+                    if round % SWEEP_ROUNDS == 0 {
+                        sweep(&shared);
+                    }
+                }
+            })
+            .map_err(Error::os("starting the housekeeper"))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// What all parts share: spaces, counters, the pool.
+    #[must_use]
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Pids of targets taken over at start.
+    #[must_use]
+    pub fn adopted(&self) -> &[i32] {
+        &self.adopted
+    }
+
+    /// Process id of the keeper, 0 while there is none, and how often it was replaced.
+    #[must_use]
+    pub fn keeper(&self) -> (i32, u64) {
+        let pid = self.keeper.lock().as_ref().map_or(0, Keeper::pid);
+        (pid, self.keeper_restarts.load(Ordering::Relaxed))
+    }
+
+    /// Attach a process.
+    ///
+    /// # Errors
+    /// The refusal, with its cause.
+    pub fn attach(&self, pid: i32, start_time: Option<u64>) -> Result<AttachReport> {
+        let _one_at_a_time = self.attaching.lock();
+        let own = [i32::try_from(std::process::id()).unwrap_or(0), self.keeper().0];
+        let target = Target::describe(pid, &own)?;
+        if let Some(expected) = start_time
+            && expected != target.start_time
+        {
+            return Err(Error::PidReused { pid, expected, actual: target.start_time });
+        }
+        if let Some(space) = self.shared.space_of(pid) {
+            if space.header.start_time == target.start_time && space.descriptor.is_alive() {
+                return Err(Error::AlreadyAttached(pid));
+            }
+            // It exec'ed or its pid was reused: what we had is of no use to anybody.
+            self.shared.forget(&space);
+        }
+        attach(&self.shared, &target)
+    }
+
+    fn space(&self, pid: i32) -> Result<Arc<Space>> {
+        self.shared.space_of(pid).ok_or(Error::NotAttached(pid))
+    }
+
+    /// Page out.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetBusy`, `TargetGone`.
+    pub fn page_out(
+        &self,
+        pid: i32,
+        ranges: Option<&[Range<u64>]>,
+        keep: &[Range<u64>],
+    ) -> Result<PageOutReport> {
+        page_out(&self.shared, &*self.space(pid)?, ranges, keep)
+    }
+
+    /// Page in.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetGone`, `NotEnoughMemory`.
+    pub fn page_in(&self, pid: i32, ranges: Option<&[Range<u64>]>) -> Result<PageInReport> {
+        page_in(&self.shared, &*self.space(pid)?, ranges, MEMORY_FLOOR)
+    }
+
+    /// Page in one space by number; a child with nothing left out is forgotten.
+    ///
+    /// # Errors
+    /// As [`Engine::page_in`].
+    pub fn page_in_space(&self, id: u64) -> Result<PageInReport> {
+        let space = self.shared.space(id).ok_or(Error::NotAttached(0))?;
+        let report = match page_in(&self.shared, &space, None, MEMORY_FLOOR) {
+            Err(Error::TargetGone(_)) if space.header.pid == 0 => PageInReport::default(),
+            other => other?,
+        };
+        if space.header.pid == 0 && space.pages_out() == 0 {
+            self.shared.forget(&space);
+        }
+        Ok(report)
+    }
+
+    /// Detach.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetBusy`.
+    pub fn detach(&self, pid: i32, memory_floor: u64) -> Result<DetachReport> {
+        detach(&self.shared, &*self.space(pid)?, memory_floor)
+    }
+
+    /// End: stop the threads and the keeper.
+    ///
+    /// # Errors
+    /// `TargetsRemain`.
+    pub fn close(&self) -> Result<()> {
+        sweep(&self.shared);
+        let remaining = self.shared.spaces.read().len();
+        if remaining > 0 {
+            return Err(Error::TargetsRemain(remaining));
+        }
+        self.halt();
+        Ok(())
+    }
+
+    fn halt(&self) {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+        if self.shared.spaces.read().is_empty()
+            && let Some(keeper) = self.keeper.lock().take()
+        {
+            keeper.stop();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.halt();
+        // With targets left the keeper lives on, and with it all they need; a new engine takes over.
+    }
+}
+
+fn lock_run_dir(run_dir: &Path) -> Result<File> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(run_dir)
+        .map_err(Error::os("making the run directory"))?;
+    let path = run_dir.join("lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(Error::os("opening the lock"))?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(_) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(_) => return Err(Error::AlreadyRunning(run_dir.display().to_string())),
+        }
+    }
+}
+
+fn open_store(settings: &Settings, estate: Option<Estate>) -> Result<(Store, Option<Estate>)> {
+    if let Some(mut estate) = estate
+        && let Some(pool) = estate.pool.take()
+    {
+        let store = Store::take_over(pool)?;
+        let _ = store.lock_in_memory();
+        return Ok((store, Some(estate)));
+    }
+    let store = Store::create(settings.pool_bytes_max)?;
+    // Best effort: without it a swapping host can slow a fault, never falsify it.
+    let _ = store.lock_in_memory();
+    Ok((store, None))
+}
+
+fn replace_dead_keeper(
+    keeper: &Mutex<Option<Keeper>>,
+    run_dir: &Path,
+    restarts: &AtomicU64,
+    stop: &AtomicBool,
+) {
+    let mut keeper = keeper.lock();
+    if stop.load(Ordering::Acquire) || keeper.as_ref().is_some_and(Keeper::is_alive) {
+        return;
+    }
+    if let Some(dead) = keeper.take() {
+        dead.reap();
+    }
+    // It shares our descriptors from birth: nothing has to be handed over.  A failure (no memory
+    // for a process) is tried again at the next round.
+    if let Ok(started) = Keeper::start(run_dir) {
+        restarts.fetch_add(1, Ordering::Relaxed);
+        *keeper = Some(started);
+    }
+}
+
+/// Forget spaces whose address space is gone; finish what could not be settled before.
+fn sweep(shared: &Shared) {
+    for space in shared.all_spaces() {
+        if !space.is_gone() && !space.descriptor.is_alive() {
+            space.set_gone();
+        }
+        if space.is_gone() {
+            shared.forget(&space);
+            continue;
+        }
+        if let Some(mut core) = space.core.try_lock()
+            && core.unsettled
+            && let Some(_operation) = space.operation.try_lock()
+        {
+            space.settle(&mut core, shared, &mut Kit::default());
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The engine of AgentZip: it takes pages out of running processes and gives them back.
+//!
+//! Knows no Python and no policy.  Read it in this order: [`page_out`] beside [`page_in`], then
+//! [`serve`], then [`borrow`], then [`engine`].
+#![deny(unsafe_code)]
+// Sizes and page counts are 64-bit on every machine that this runs on.
+#![cfg_attr(not(target_pointer_width = "64"), compile_error("64-bit only"))]
+
+/// Page numbers and byte addresses.
+pub mod address;
+/// Borrow a process and give it back as it was found.
+pub mod attach;
+/// Borrow one thread for a moment to make a worker inside a target.
+pub mod borrow;
+/// Pages to bytes and back.
+pub mod codec;
+/// All parts of one host's pager together.
+pub mod engine;
+/// What can go wrong.
+pub mod error;
+/// The threads that answer the kernel.
+pub mod fault_loop;
+/// What this kernel allows.
+pub mod features;
+/// A target forked.
+pub mod fork;
+/// The keeper, from the engine's side.
+pub mod keeper;
+/// Pooled pages home, before they are touched.
+pub mod page_in;
+/// Resident pages out.
+pub mod page_out;
+/// Where every page of an address space is.
+pub mod page_table;
+/// Descriptors into and out of a worker.
+pub mod passage;
+/// Places where a test can kill this process.
+pub mod points;
+/// Slots and references of the pool.
+pub mod pool;
+/// What a process has mapped, and which of it may leave.
+pub mod region;
+/// Answers to faults and events of one space.
+pub mod serve;
+/// Staged pages home, whatever happened.
+pub mod settle;
+/// What all parts of one engine share.
+pub mod shared;
+/// One managed address space.
+pub mod space;
+/// Counters and latency histograms.
+pub mod stats;
+/// The pool's bytes and index together.
+pub mod store;
+/// The fence around the kernel.
+#[allow(unsafe_code)]
+pub mod sys;
+/// Take over from a killed engine.
+pub mod takeover;
+/// One foreign process from outside.
+pub mod target;

@@ -1,0 +1,324 @@
+//! Bring pages home before anybody touches them: prefetch and detach.
+//!
+//! Decoding happens without the space's lock and is checked again under it: an entry that changed
+//! meanwhile is left for the next look.  Copies go in runs, a third faster than single pages.
+
+use crate::address::{ByteAddress, PAGE_SIZE, PAGES_END, Page, PageNumber};
+use crate::codec::fill_page;
+use crate::error::{Error, Result};
+use crate::page_table::Entry;
+use crate::points;
+use crate::serve::Answer;
+use crate::shared::{Kit, Shared};
+use crate::space::{Core, Space};
+use crate::sys::pagemap::{Filter, GUARD};
+use crate::sys::userfaultfd::Install;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Pages decoded and copied at a time: long enough for fast copies, short enough that a fault in
+/// between waits some 100 us at most.
+const BATCH_PAGES: usize = 64;
+/// How often to look at available memory, in batches.
+const MEMORY_CHECK: usize = 64;
+/// Tries for one batch while the program keeps changing its address space.
+const TRIES: usize = 10_000;
+
+/// What a page in did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageInReport {
+    /// Pages brought home.
+    pub pages_in: u64,
+    /// Pages that were home already.
+    pub pages_present: u64,
+    /// Pages that cannot be produced any more.
+    pub pages_lost: u64,
+    /// Pages still out.
+    pub pages_out: u64,
+    /// All of it.
+    pub elapsed: Duration,
+}
+
+/// A decoded page waiting to be copied in.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    page: PageNumber,
+    entry: Entry,
+    /// Whether the buffer holds its contents; if not, they cannot be produced.
+    good: bool,
+}
+
+/// Bring home the pages of `ranges` (all if `None`); stop when less than `memory_floor` bytes of
+/// memory would be left on the host.
+///
+/// # Errors
+/// `NotEnoughMemory` (the rest stays out and served), `TargetGone`.
+pub fn page_in(
+    shared: &Shared,
+    space: &Space,
+    ranges: Option<&[Range<u64>]>,
+    memory_floor: u64,
+) -> Result<PageInReport> {
+    let _operation = space.operation.lock();
+    bring_home(shared, space, ranges, memory_floor)
+}
+
+/// [`page_in`] for a caller that holds the operation lock.
+///
+/// # Errors
+/// As [`page_in`].
+pub fn bring_home(
+    shared: &Shared,
+    space: &Space,
+    ranges: Option<&[Range<u64>]>,
+    memory_floor: u64,
+) -> Result<PageInReport> {
+    let began = Instant::now();
+    let mut kit = Kit::default();
+    let mut report = PageInReport::default();
+    let mut buffer = vec![0u8; BATCH_PAGES * PAGE_SIZE];
+    let everything = [0..PAGES_END * PAGE];
+    let mut batches = 0;
+    for range in ranges.unwrap_or(&everything) {
+        let mut next = ByteAddress(range.start).page();
+        let end = ByteAddress(range.end).page_up();
+        while next < end {
+            if batches % MEMORY_CHECK == 0 && available_memory() < memory_floor {
+                let bytes_out = space.pages_out() * PAGE;
+                return Err(Error::NotEnoughMemory { pid: space.header.pid, bytes_out });
+            }
+            batches += 1;
+            let Some(ready) = look(shared, space, &mut kit, &mut next, end, &mut buffer) else {
+                break;
+            };
+            points::pass("page_in.decoded");
+            install_batch(shared, space, &mut kit, &ready, &buffer, &mut report)?;
+            points::pass("page_in.installed");
+        }
+    }
+    report.pages_out = space.pages_out();
+    report.elapsed = began.elapsed();
+    Ok(report)
+}
+
+/// Find the next batch of pages that are out and decode it; `None` when the range is done.
+fn look(
+    shared: &Shared,
+    space: &Space,
+    kit: &mut Kit,
+    next: &mut PageNumber,
+    end: PageNumber,
+    buffer: &mut [u8],
+) -> Option<Vec<Ready>> {
+    let mut entries = Vec::with_capacity(BATCH_PAGES);
+    while entries.is_empty() {
+        if *next >= end {
+            return None;
+        }
+        let core = space.core.lock();
+        let go_on = space.table.collect_range(*next..end, BATCH_PAGES, &mut entries);
+        drop(core);
+        *next = go_on.unwrap_or(end);
+        entries.retain(|(_, entry)| !matches!(entry, Entry::Kept(_) | Entry::Lost));
+    }
+    let (pages, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
+    let decode = |((page, entry), out): ((PageNumber, Entry), &mut Page)| {
+        let good = match entry {
+            Entry::Same { fill } => {
+                fill_page(fill, out);
+                true
+            }
+            Entry::Pooled(stored) => shared.store.get(&stored, &mut kit.decoder, out),
+            Entry::Staged { slot } => space.read_slot(slot, out),
+            Entry::Absent | Entry::Kept(_) | Entry::Lost => false,
+        };
+        Ready { page, entry, good }
+    };
+    Some(entries.into_iter().zip(pages).map(decode).collect())
+}
+
+/// Copy a decoded batch in, in runs, leaving out what changed since.
+fn install_batch(
+    shared: &Shared,
+    space: &Space,
+    kit: &mut Kit,
+    ready: &[Ready],
+    buffer: &[u8],
+    report: &mut PageInReport,
+) -> Result<()> {
+    let gone = || {
+        space.set_gone();
+        Error::TargetGone(space.header.pid)
+    };
+    let mut core = space.core.lock();
+    drop_guarded(space, shared, &mut core, ready);
+    let mut index = 0;
+    let mut tries = 0;
+    while index < ready.len() {
+        let first = ready[index];
+        if space.table.get(first.page) != first.entry {
+            // Touched, dropped or moved since: somebody else's answer stands.
+            index += 1;
+            continue;
+        }
+        if !first.good {
+            // The entry did not change, so the bytes are what they are: lost (or, for a staged
+            // page, not there: it is settled by its own page out).
+            if !matches!(first.entry, Entry::Staged { .. }) {
+                space.answer_lost(shared, first.page, &first.entry);
+                report.pages_lost += 1;
+            }
+            index += 1;
+            continue;
+        }
+        let length = run_length(space, &ready[index..]);
+        let run = &ready[index..index + length];
+        let bytes = &buffer[index * PAGE_SIZE..(index + length) * PAGE_SIZE];
+        let installed = if first.entry == (Entry::Same { fill: 0 }) {
+            space.descriptor.zero(first.page.start().0, length as u64 * PAGE)
+        } else {
+            space.descriptor.copy(first.page.start().0, bytes)
+        };
+        match installed {
+            Install::Done => {
+                settle_run(space, shared, &mut core, run, report);
+                index += length;
+            }
+            Install::Partial(bytes) => {
+                let count = (bytes / PAGE) as usize;
+                settle_run(space, shared, &mut core, &run[..count], report);
+                index += count;
+            }
+            Install::AlreadyPresent => {
+                space.come_home(&mut core, shared, first.page, &first.entry);
+                space.descriptor.wake(first.page.start().0, PAGE);
+                report.pages_present += 1;
+                index += 1;
+            }
+            Install::NotMapped if length > 1 => {
+                // The run crosses the border of a mapping: page by page.
+                index += install_singly(space, shared, &mut core, run, bytes, report)?;
+            }
+            Install::NotMapped => {
+                // Unmapped: its event came before, or the entry would not match; nothing to keep.
+                space.come_home(&mut core, shared, first.page, &first.entry);
+                index += 1;
+            }
+            Install::Gone => return Err(gone()),
+            Install::Changing | Install::NoMemory | Install::Failed(_) => {
+                tries += 1;
+                if tries > TRIES {
+                    let bytes_out = space.pages_out() * PAGE;
+                    let pid = space.header.pid;
+                    return Err(Error::NotEnoughMemory { pid, bytes_out });
+                }
+                if space.drain(&mut core, shared, kit) == Answer::Gone {
+                    return Err(gone());
+                }
+                if installed != Install::Changing {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Length of the run of neighbours that can be put in place by one call.
+fn run_length(space: &Space, ready: &[Ready]) -> usize {
+    let zero = Entry::Same { fill: 0 };
+    let first = ready[0];
+    let mut length = 1;
+    while length < ready.len() {
+        let next = ready[length];
+        let neighbour = next.page.0 == first.page.0 + length as u64;
+        let alike = (next.entry == zero) == (first.entry == zero);
+        if !neighbour || !alike || !next.good || space.table.get(next.page) != next.entry {
+            break;
+        }
+        length += 1;
+    }
+    length
+}
+
+/// Pages of a run are in place: keep what may be dropped again without encoding.
+fn settle_run(
+    space: &Space,
+    shared: &Shared,
+    core: &mut Core,
+    run: &[Ready],
+    report: &mut PageInReport,
+) {
+    for ready in run {
+        match ready.entry {
+            Entry::Pooled(stored) => {
+                let _ = space.table.set(ready.page, Entry::Kept(stored));
+            }
+            other => space.come_home(core, shared, ready.page, &other),
+        }
+        report.pages_in += 1;
+    }
+}
+
+/// Copy a run page by page; stops before a page that must wait.  Returns how many are dealt with.
+fn install_singly(
+    space: &Space,
+    shared: &Shared,
+    core: &mut Core,
+    run: &[Ready],
+    bytes: &[u8],
+    report: &mut PageInReport,
+) -> Result<usize> {
+    for (done, (ready, page)) in run.iter().zip(bytes.as_chunks::<PAGE_SIZE>().0).enumerate() {
+        let address = ready.page.start().0;
+        match space.descriptor.copy(address, page) {
+            Install::Done | Install::Partial(_) => {
+                settle_run(space, shared, core, std::slice::from_ref(ready), report);
+            }
+            Install::AlreadyPresent => {
+                space.come_home(core, shared, ready.page, &ready.entry);
+                space.descriptor.wake(address, PAGE);
+                report.pages_present += 1;
+            }
+            Install::NotMapped => space.come_home(core, shared, ready.page, &ready.entry),
+            Install::Gone => return Err(Error::TargetGone(space.header.pid)),
+            Install::Changing | Install::NoMemory | Install::Failed(_) => return Ok(done),
+        }
+    }
+    Ok(run.len())
+}
+
+/// A guard page (MADV_GUARD_INSTALL) has no contents, and a copy would destroy the guard.
+fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]) {
+    let (Some(pagemap), Some(first), Some(last)) =
+        (space.pagemap.as_ref(), ready.first(), ready.last())
+    else {
+        return;
+    };
+    let filter = Filter { all_of: GUARD, any_of: 0, none_of: 0 };
+    let mut guarded = Vec::new();
+    let range = first.page.start().0..last.page.forward(1).start().0;
+    // Kernels before 6.15 cannot tell; they are also too old for most programs to use guards.
+    if pagemap.scan(range, filter, &mut guarded).is_err() {
+        return;
+    }
+    for range in guarded {
+        let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page();
+        let mut entries = Vec::new();
+        space.table.for_each(pages, |page, entry| entries.push((page, entry)));
+        for (page, entry) in entries {
+            space.come_home(core, shared, page, &entry);
+        }
+    }
+}
+
+/// Memory that can be taken without swapping, in bytes; the maximum if unknown.
+#[must_use]
+pub fn available_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .map_or(u64::MAX, |kibibytes| kibibytes * 1024)
+}

@@ -1,0 +1,698 @@
+//! The state of every managed page of one target, in shared memory that outlives this process.
+//!
+//! A kill -9 of the daemon must not lose where a page is: the table lies in a memfd that the
+//! keeper also holds, and a new daemon maps it and goes on. Hence the two rules of this file:
+//!
+//! - **No pointers, only positions**, so that the memory means the same in every process.
+//! - **Every prefix of our stores is a valid table.** A node is linked only once it is known to
+//!   be zero. Of an entry's two words the payload is written first and the state last, with
+//!   release order. Where a payload in use has to be replaced by another one, the entry passes
+//!   through [`CHANGING`], which a later `open` reads as lost: a page may be lost by a bug, but
+//!   it is never answered with the bytes of another.
+//!
+//! Shape: a tree of three levels over the 47-bit address space (root 13, mid 13, leaf 9 bits). A
+//! leaf covers 2 MiB in 8 KiB of table, 0.4 % of the memory it describes.
+//!
+//! One writer at a time: the caller holds its lock around everything but [`PageTable::get`] and
+//! [`PageTable::counts`], which any thread may call at any moment and which take no lock.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
+use crate::codec::CodecId;
+
+#[cfg(test)]
+mod tests;
+
+/// Words before the root. The caller's own header may use those below [`OWN_HEADER_WORD`].
+pub const HEADER_WORDS: usize = 1024;
+/// First header word that belongs to the table: how many units were ever handed out.
+pub const OWN_HEADER_WORD: usize = 1016;
+
+const ROOT_WORDS: usize = 1 << 13;
+/// Where the units begin. A table must have at least this many words; each 8 KiB more is a unit.
+pub const NODES_START: usize = HEADER_WORDS + ROOT_WORDS;
+/// Nodes are handed out in units of this many words.
+pub const UNIT_WORDS: usize = 1024;
+const MID_UNITS: u64 = 8;
+const MID_SLOTS: u64 = 1 << MID_BITS;
+const LEAF_PAGES: u64 = 1 << LEAF_BITS;
+const MID_BITS: u32 = 13;
+const LEAF_BITS: u32 = 9;
+const WORD_BYTES: u64 = 8;
+
+const STATE_BITS: u64 = 0b111;
+const CODEC_SHIFT: u32 = 3;
+const CODEC_BITS: u64 = 0xf;
+const LEN_SHIFT: u32 = 7;
+const LEN_BITS: u64 = 0x1fff;
+const PLACE_SHIFT: u32 = 20;
+const PLACE_BITS: u64 = (1 << 36) - 1;
+const PLACE_UNIT: u64 = 16;
+
+const ABSENT: u64 = 0;
+const STAGED: u64 = 1;
+const POOLED: u64 = 2;
+const KEPT: u64 = 3;
+const SAME: u64 = 4;
+const LOST: u64 = 5;
+/// A payload in use is just being replaced; readers wait for the next store.
+const CHANGING: u64 = 7;
+const STATES: usize = 6;
+
+/// Looks at a changing entry this often before going to sleep: the writer needs two stores, but
+/// it may have been preempted by the very thread that waits for it.
+const SPINS_BEFORE_SLEEP: u32 = 64;
+const CHANGING_SLEEP: Duration = Duration::from_micros(20);
+
+/// Why a table could not be changed. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No unit is left in the memory of the table.
+    #[error("page table is full: {units} units of 8 KiB")]
+    Full {
+        /// Units the memory has.
+        units: u64,
+    },
+    /// The page number is above the user-space address range.
+    #[error("no such page in a 47-bit address space: {0}")]
+    NoSuchPage(PageNumber),
+    /// A field does not fit into its bits; a bug of the caller.
+    #[error("entry cannot be represented: {0:?}")]
+    Unrepresentable(Entry),
+    /// Source and destination of a move share pages; the kernel never reports such a move.
+    #[error("ranges of a move overlap: {0} and {1}")]
+    Overlap(PageNumber, PageNumber),
+}
+
+/// Why memory was not accepted as a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// Not even the root fits.
+    #[error("page table memory too small: {words} words, {NODES_START} needed")]
+    TooSmall {
+        /// Words given.
+        words: usize,
+    },
+    /// A link leads outside the units handed out, or twice to the same unit.
+    #[error("page table is damaged: bad link at word {word}: {link}")]
+    Damaged {
+        /// Position of the link.
+        word: usize,
+        /// Its value.
+        link: u64,
+    },
+}
+
+/// Where the pool holds a page, and how to check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stored {
+    /// How the bytes are encoded.
+    pub codec: CodecId,
+    /// Encoded length in bytes, at most 4096.
+    pub len: u16,
+    /// Byte position in the pool, a multiple of 16.
+    pub offset: u64,
+    /// Checksum of the decoded page.
+    pub checksum: u64,
+}
+
+/// What we know of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Entry {
+    /// Not ours: resident, or never populated.
+    Absent,
+    /// Moved to the staging area, not encoded yet.
+    Staged {
+        /// Number of the page in the staging area.
+        slot: u64,
+    },
+    /// Missing in the target; the only copy is in the pool.
+    Pooled(Stored),
+    /// Resident in the target; the pool copy is kept in case the page stays clean.
+    Kept(Stored),
+    /// Missing in the target; all its 64-bit words are equal, so nothing is stored.
+    Same {
+        /// The repeated word.
+        fill: u64,
+    },
+    /// The page cannot be produced any more; its toucher gets SIGBUS.
+    Lost,
+}
+
+/// Number of entries by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries in [`Entry::Staged`].
+    pub staged: u64,
+    /// Entries in [`Entry::Pooled`].
+    pub pooled: u64,
+    /// Entries in [`Entry::Kept`].
+    pub kept: u64,
+    /// Entries in [`Entry::Same`].
+    pub same: u64,
+    /// Entries in [`Entry::Lost`].
+    pub lost: u64,
+    /// Encoded bytes of the pooled and kept entries, shared ones counted for each owner.
+    pub encoded_bytes: u64,
+}
+
+/// The table of one target over memory `W`, which stays valid as long as the table lives.
+#[derive(Debug)]
+pub struct PageTable<W> {
+    words: W,
+    units: u64,
+    states: [AtomicU64; STATES],
+    encoded_bytes: AtomicU64,
+    /// Goes up when leaves were unlinked and before any of them is used again, so that a reader
+    /// that still holds one notices.
+    unlinks: AtomicU64,
+    /// Units below the bump position that nothing links to. Volatile: `rebuild` finds them again.
+    free: Mutex<BTreeSet<u64>>,
+}
+
+impl<W: AsRef<[AtomicU64]>> PageTable<W> {
+    /// Takes `words` as a table: fresh zeroed memory, or one that a former process left behind.
+    ///
+    /// Entries a dead writer left half replaced become [`Entry::Lost`]; units it had taken but
+    /// not linked are found again.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the memory is too small or its links cannot have been written by us.
+    pub fn open(words: W) -> Result<Self, OpenError> {
+        let len = words.as_ref().len();
+        if len < NODES_START {
+            return Err(OpenError::TooSmall { words: len });
+        }
+        let table = Self {
+            units: ((len - NODES_START) / UNIT_WORDS) as u64,
+            words,
+            states: Default::default(),
+            encoded_bytes: AtomicU64::new(0),
+            unlinks: AtomicU64::new(0),
+            free: Mutex::new(BTreeSet::new()),
+        };
+        table.rebuild()?;
+        table.count_all();
+        Ok(table)
+    }
+
+    /// The memory of the table, for the caller's own header.
+    pub fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// What is known of `page`. Lock-free; safe beside a writer.
+    pub fn get(&self, page: PageNumber) -> Entry {
+        let mut tries = 0;
+        loop {
+            let unlinks = self.unlinks.load(Ordering::Acquire);
+            let entry = match self.find_leaf(page) {
+                Some(leaf) => self.read(entry_word(leaf, page)),
+                None => Some(Entry::Absent),
+            };
+            if let Some(entry) = entry
+                && self.unlinks.load(Ordering::Acquire) == unlinks
+            {
+                return entry;
+            }
+            tries += 1;
+            if tries < SPINS_BEFORE_SLEEP {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(CHANGING_SLEEP);
+            }
+        }
+    }
+
+    /// Replaces what is known of `page`.
+    ///
+    /// After a kill in the middle the old or the new entry is found, with one exception: if both
+    /// carry a payload and the payloads differ ([`Entry::Pooled`], [`Entry::Kept`] with another
+    /// checksum, [`Entry::Same`]), the page may be found lost. Page out through `Staged` and this
+    /// does not arise.
+    ///
+    /// # Errors
+    /// [`Error`] when there is no room for a new node, or when page or entry is impossible.
+    pub fn set(&self, page: PageNumber, entry: Entry) -> Result<(), Error> {
+        let (state, payload) = encode(entry).ok_or(Error::Unrepresentable(entry))?;
+        let leaf = match self.find_leaf(page) {
+            Some(leaf) => leaf,
+            None if !page.is_valid() => return Err(Error::NoSuchPage(page)),
+            None if entry == Entry::Absent => return Ok(()),
+            None => self.add_leaf(page)?,
+        };
+        self.write(entry_word(leaf, page), state, payload);
+        Ok(())
+    }
+
+    /// Calls `visit` for every non-absent entry of `range`, in order.
+    pub fn for_each(&self, range: Range<PageNumber>, mut visit: impl FnMut(PageNumber, Entry)) {
+        self.each_word(range, |page, word| {
+            if let Some(entry) = self.read(word)
+                && entry != Entry::Absent
+            {
+                visit(page, entry);
+            }
+            true
+        });
+    }
+
+    /// Appends up to `max` non-absent entries of `range` to `out`.
+    ///
+    /// Returns the page to go on with, or `None` when the range is done: lets a caller give up
+    /// its lock between batches.
+    pub fn collect_range(
+        &self,
+        range: Range<PageNumber>,
+        max: usize,
+        out: &mut Vec<(PageNumber, Entry)>,
+    ) -> Option<PageNumber> {
+        let mut room = max;
+        let mut next = None;
+        self.each_word(range, |page, word| {
+            match self.read(word) {
+                None | Some(Entry::Absent) => {}
+                Some(_) if room == 0 => next = Some(page),
+                Some(entry) => {
+                    out.push((page, entry));
+                    room -= 1;
+                }
+            }
+            next.is_none()
+        });
+        next
+    }
+
+    /// Makes every entry of `range` absent and then reports what it was.
+    ///
+    /// The report comes after the store, so that a pool slot released by it is referenced by no
+    /// table at any moment.
+    pub fn clear_range(
+        &self,
+        range: Range<PageNumber>,
+        mut on_drop: impl FnMut(PageNumber, Entry),
+    ) {
+        self.each_word(range, |page, word| {
+            if let Some(old) = self.read(word)
+                && old != Entry::Absent
+            {
+                self.write(word, ABSENT, None);
+                on_drop(page, old);
+            }
+            true
+        });
+    }
+
+    /// First half of a move: makes the `count` entries at `to` equal to those at `from`.
+    ///
+    /// `from` stays as it is, so that the whole move can be done again after a kill: repeat this,
+    /// then [`Self::forget_range`]. `on_drop` gets each non-absent entry of `to` that had to give
+    /// way to a different one. Between the two halves every stored page of the range is
+    /// referenced twice; whoever counts references from the tables after a kill must finish the
+    /// move first.
+    ///
+    /// # Errors
+    /// [`Error::Full`] part of the way, [`Error::Overlap`] and [`Error::NoSuchPage`] before any
+    /// change.
+    pub fn copy_range(
+        &self,
+        from: PageNumber,
+        to: PageNumber,
+        count: u64,
+        mut on_drop: impl FnMut(PageNumber, Entry),
+    ) -> Result<(), Error> {
+        for start in [from, to] {
+            if start.0.checked_add(count).is_none_or(|end| end > PAGES_END) {
+                return Err(Error::NoSuchPage(start.forward(count)));
+            }
+        }
+        if from.0.abs_diff(to.0) < count {
+            return Err(Error::Overlap(from, to));
+        }
+        let mut done = 0;
+        while done < count {
+            let (source, target) = (from.forward(done), to.forward(done));
+            let run = left_in_leaf(source).min(left_in_leaf(target)).min(count - done);
+            self.copy_run(source, target, run, &mut on_drop)?;
+            done += run;
+        }
+        Ok(())
+    }
+
+    /// Second half of a move: makes `count` entries absent without reporting them, because the
+    /// destination owns what they referenced.
+    pub fn forget_range(&self, from: PageNumber, count: u64) {
+        self.clear_range(from..from.forward(count), |_, _| {});
+    }
+
+    /// Number of entries by state. Lock-free; kept up to date by every change.
+    pub fn counts(&self) -> Counts {
+        let of = |state: u64| self.states[state as usize].load(Ordering::Relaxed);
+        Counts {
+            staged: of(STAGED),
+            pooled: of(POOLED),
+            kept: of(KEPT),
+            same: of(SAME),
+            lost: of(LOST),
+            encoded_bytes: self.encoded_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Finds the units that were taken but are linked from nowhere, and makes them usable again.
+    ///
+    /// # Errors
+    /// [`OpenError::Damaged`] when a link leads astray; the free list is then left alone.
+    pub fn rebuild(&self) -> Result<(), OpenError> {
+        let taken = self.bump().load(Ordering::Acquire);
+        if taken > self.units {
+            return Err(OpenError::Damaged { word: OWN_HEADER_WORD, link: taken });
+        }
+        let mut unlinked: BTreeSet<u64> = (1..=taken).collect();
+        let mut claim = |word: usize, size: u64| {
+            let link = self.words.as_ref()[word].load(Ordering::Acquire);
+            let last = link.checked_add(size - 1);
+            if link != 0 && !last.is_some_and(|last| (link..=last).all(|u| unlinked.remove(&u))) {
+                return Err(OpenError::Damaged { word, link });
+            }
+            Ok(link)
+        };
+        for root_word in HEADER_WORDS..NODES_START {
+            let mid = claim(root_word, MID_UNITS)?;
+            if mid == 0 {
+                continue;
+            }
+            for slot in 0..MID_SLOTS as usize {
+                claim(unit_word(mid) + slot, 1)?;
+            }
+        }
+        *self.free.lock() = unlinked;
+        Ok(())
+    }
+
+    /// Unlinks every leaf without a single entry and keeps it for later use.
+    ///
+    /// Returns how many. Mid nodes stay: there are few, and their addresses come back.
+    pub fn reclaim_empty(&self) -> usize {
+        let mut unlinked = Vec::new();
+        let mut page = PageNumber(0);
+        while let Some((start, leaf)) = self.next_leaf(page, PageNumber(PAGES_END)) {
+            let first = unit_word(leaf);
+            let words = &self.words.as_ref()[first..first + UNIT_WORDS];
+            if words.iter().step_by(2).all(|word| word.load(Ordering::Acquire) == ABSENT)
+                && let Some(link) = self.leaf_link(start)
+            {
+                link.store(0, Ordering::Release);
+                unlinked.push(leaf);
+            }
+            page = PageNumber((start.0 | (LEAF_PAGES - 1)) + 1);
+        }
+        self.unlinks.fetch_add(1, Ordering::AcqRel);
+        self.free.lock().extend(&unlinked);
+        unlinked.len()
+    }
+
+    /// Memory taken by header, root and all units ever handed out. Unlinked ones count: they
+    /// are kept for the next leaf and not given back to the kernel.
+    pub fn bytes_used(&self) -> u64 {
+        let units = self.bump().load(Ordering::Relaxed);
+        (NODES_START as u64 + units * UNIT_WORDS as u64) * WORD_BYTES
+    }
+
+    fn bump(&self) -> &AtomicU64 {
+        &self.words.as_ref()[OWN_HEADER_WORD]
+    }
+
+    /// The word of the root that links to the mid node of `page`.
+    fn mid_link(&self, page: PageNumber) -> Option<&AtomicU64> {
+        let slot = page.0 >> (MID_BITS + LEAF_BITS);
+        page.is_valid().then(|| &self.words.as_ref()[HEADER_WORDS + slot as usize])
+    }
+
+    /// The word of a mid node that links to the leaf of `page`, if there is a mid node.
+    fn leaf_link(&self, page: PageNumber) -> Option<&AtomicU64> {
+        let mid = self.mid_link(page)?.load(Ordering::Acquire);
+        let slot = (page.0 >> LEAF_BITS) & (MID_SLOTS - 1);
+        (mid != 0).then(|| &self.words.as_ref()[unit_word(mid) + slot as usize])
+    }
+
+    fn find_leaf(&self, page: PageNumber) -> Option<u64> {
+        let leaf = self.leaf_link(page)?.load(Ordering::Acquire);
+        (leaf != 0).then_some(leaf)
+    }
+
+    /// The first leaf that covers a page of `page..end`, with the first such page.
+    fn next_leaf(&self, page: PageNumber, end: PageNumber) -> Option<(PageNumber, u64)> {
+        let end = end.0.min(PAGES_END);
+        let mut page = page.0;
+        while page < end {
+            let step = match self.leaf_link(PageNumber(page)) {
+                None => MID_BITS + LEAF_BITS,
+                Some(link) => match link.load(Ordering::Acquire) {
+                    0 => LEAF_BITS,
+                    leaf => return Some((PageNumber(page), leaf)),
+                },
+            };
+            page = ((page >> step) + 1) << step;
+        }
+        None
+    }
+
+    /// Calls `visit` with the position of each entry of `range` that has a leaf, until it says
+    /// false.
+    fn each_word(
+        &self,
+        range: Range<PageNumber>,
+        mut visit: impl FnMut(PageNumber, usize) -> bool,
+    ) {
+        let mut page = range.start;
+        while let Some((start, leaf)) = self.next_leaf(page, range.end) {
+            let stop = range.end.0.min(start.0 + left_in_leaf(start));
+            for page in (start.0..stop).map(PageNumber) {
+                if !visit(page, entry_word(leaf, page)) {
+                    return;
+                }
+            }
+            page = PageNumber(stop);
+        }
+    }
+
+    /// Copies a run that lies within one leaf on both sides.
+    fn copy_run(
+        &self,
+        from: PageNumber,
+        to: PageNumber,
+        run: u64,
+        on_drop: &mut impl FnMut(PageNumber, Entry),
+    ) -> Result<(), Error> {
+        let Some(source) = self.find_leaf(from) else {
+            self.clear_range(to..to.forward(run), on_drop);
+            return Ok(());
+        };
+        for step in 0..run {
+            let (page, target) = (from.forward(step), to.forward(step));
+            let entry = self.read(entry_word(source, page)).unwrap_or(Entry::Lost);
+            let old = self.get(target);
+            if old == entry {
+                continue;
+            }
+            self.set(target, entry)?;
+            if old != Entry::Absent {
+                on_drop(target, old);
+            }
+        }
+        Ok(())
+    }
+
+    /// Links a zeroed leaf for `page`, and a mid node before it where there is none.
+    fn add_leaf(&self, page: PageNumber) -> Result<u64, Error> {
+        let no_such_page = Error::NoSuchPage(page);
+        if self.leaf_link(page).is_none() {
+            let mid = self.take_units(MID_UNITS)?;
+            self.mid_link(page).ok_or(no_such_page)?.store(mid, Ordering::Release);
+        }
+        let leaf = self.take_units(1)?;
+        self.leaf_link(page).ok_or(no_such_page)?.store(leaf, Ordering::Release);
+        Ok(leaf)
+    }
+
+    /// Hands out `count` adjacent zeroed units that nothing links to yet.
+    ///
+    /// Leaves prefer used units, which are already paid for; mid nodes prefer fresh ones, because
+    /// eight adjacent used ones are rare.
+    fn take_units(&self, count: u64) -> Result<u64, Error> {
+        let mut free = self.free.lock();
+        let fresh = self.bump().load(Ordering::Acquire);
+        let fresh_fits = self.units - fresh >= count;
+        let used = if count > 1 && fresh_fits { None } else { first_run(&free, count) };
+        if let Some(first) = used {
+            for unit in first..first + count {
+                free.remove(&unit);
+            }
+            let start = unit_word(first);
+            // An unlinked leaf still has its payload words. Release, for readers that hold it.
+            for word in &self.words.as_ref()[start..start + count as usize * UNIT_WORDS] {
+                word.store(0, Ordering::Release);
+            }
+            return Ok(first);
+        }
+        if !fresh_fits {
+            return Err(Error::Full { units: self.units });
+        }
+        self.bump().store(fresh + count, Ordering::Release);
+        Ok(fresh + 1)
+    }
+
+    /// Reads the entry at `word`; `None` while its payload is being replaced.
+    ///
+    /// The payload belongs to the state only if the state did not change around it.
+    fn read(&self, word: usize) -> Option<Entry> {
+        let words = self.words.as_ref();
+        let mut state = words[word].load(Ordering::Acquire);
+        loop {
+            if !has_payload(state) {
+                return (state & STATE_BITS != CHANGING).then(|| decode(state, 0));
+            }
+            let payload = words[word + 1].load(Ordering::Acquire);
+            let again = words[word].load(Ordering::Acquire);
+            if again == state {
+                return Some(decode(state, payload));
+            }
+            state = again;
+        }
+    }
+
+    /// Stores an entry so that any prefix of the stores is valid, and keeps the counts.
+    fn write(&self, word: usize, state: u64, payload: Option<u64>) {
+        let words = self.words.as_ref();
+        let old = words[word].load(Ordering::Acquire);
+        self.recount(old, |count, by| {
+            count.fetch_sub(by, Ordering::Relaxed);
+        });
+        self.recount(state, |count, by| {
+            count.fetch_add(by, Ordering::Relaxed);
+        });
+        let old = (old, words[word + 1].load(Ordering::Relaxed));
+        for (place, value) in stores(old, state, payload).into_iter().flatten() {
+            // Release, so that a reader who sees the payload also sees that the state changed.
+            words[word + place].store(value, Ordering::Release);
+        }
+    }
+
+    fn recount(&self, state: u64, change: impl Fn(&AtomicU64, u64)) {
+        let kind = state & STATE_BITS;
+        if kind != ABSENT
+            && let Some(count) = self.states.get(kind as usize)
+        {
+            change(count, 1);
+        }
+        if kind == POOLED || kind == KEPT {
+            change(&self.encoded_bytes, (state >> LEN_SHIFT) & LEN_BITS);
+        }
+    }
+
+    /// Counts from zero, and settles what a dead writer left unfinished.
+    fn count_all(&self) {
+        let words = self.words.as_ref();
+        self.each_word(PageNumber(0)..PageNumber(PAGES_END), |_, word| {
+            let state = words[word].load(Ordering::Acquire);
+            if state != ABSENT && encode(decode(state, 0)).is_none_or(|(known, _)| known != state) {
+                words[word].store(LOST, Ordering::Release);
+            }
+            self.recount(words[word].load(Ordering::Acquire), |count, by| {
+                count.fetch_add(by, Ordering::Relaxed);
+            });
+            true
+        });
+    }
+}
+
+/// Position of the first word of a unit. Units count from 1, so that 0 means "no node".
+const fn unit_word(unit: u64) -> usize {
+    NODES_START + (unit as usize - 1) * UNIT_WORDS
+}
+
+/// Position of the state word of `page` in its leaf.
+const fn entry_word(leaf: u64, page: PageNumber) -> usize {
+    unit_word(leaf) + 2 * (page.0 & (LEAF_PAGES - 1)) as usize
+}
+
+/// Pages from `page` to the end of its leaf.
+const fn left_in_leaf(page: PageNumber) -> u64 {
+    LEAF_PAGES - (page.0 & (LEAF_PAGES - 1))
+}
+
+/// The lowest `count` adjacent members of `free`.
+fn first_run(free: &BTreeSet<u64>, count: u64) -> Option<u64> {
+    let mut start = *free.first()?;
+    let mut next = start;
+    for &unit in free {
+        if unit != next {
+            start = unit;
+        }
+        next = unit + 1;
+        if next - start == count {
+            return Some(start);
+        }
+    }
+    None
+}
+
+const fn has_payload(state: u64) -> bool {
+    matches!(state & STATE_BITS, POOLED | KEPT | SAME)
+}
+
+/// The stores that turn the two words `old` into a new entry, in order.
+fn stores(old: (u64, u64), state: u64, payload: Option<u64>) -> [Option<(usize, u64)>; 3] {
+    let in_use = has_payload(old.0) && payload.is_some_and(|payload| payload != old.1);
+    [in_use.then_some((0, CHANGING)), payload.map(|payload| (1, payload)), Some((0, state))]
+}
+
+/// State word and, where the state has one, payload word of an entry.
+fn encode(entry: Entry) -> Option<(u64, Option<u64>)> {
+    match entry {
+        Entry::Absent => Some((ABSENT, None)),
+        Entry::Staged { slot } => {
+            (slot <= PLACE_BITS).then_some((STAGED | slot << PLACE_SHIFT, None))
+        }
+        Entry::Pooled(stored) => encode_stored(POOLED, &stored),
+        Entry::Kept(stored) => encode_stored(KEPT, &stored),
+        Entry::Same { fill } => Some((SAME, Some(fill))),
+        Entry::Lost => Some((LOST, None)),
+    }
+}
+
+fn encode_stored(state: u64, stored: &Stored) -> Option<(u64, Option<u64>)> {
+    let codec = u64::from(stored.codec.0);
+    let place = stored.offset / PLACE_UNIT;
+    let fits = codec <= CODEC_BITS
+        && usize::from(stored.len) <= PAGE_SIZE
+        && stored.offset.is_multiple_of(PLACE_UNIT)
+        && place <= PLACE_BITS;
+    let len = u64::from(stored.len);
+    let word = state | codec << CODEC_SHIFT | len << LEN_SHIFT | place << PLACE_SHIFT;
+    fits.then_some((word, Some(stored.checksum)))
+}
+
+fn decode(state: u64, payload: u64) -> Entry {
+    let place = (state >> PLACE_SHIFT) & PLACE_BITS;
+    let stored = Stored {
+        codec: CodecId(((state >> CODEC_SHIFT) & CODEC_BITS) as u8),
+        len: ((state >> LEN_SHIFT) & LEN_BITS) as u16,
+        offset: place * PLACE_UNIT,
+        checksum: payload,
+    };
+    match state & STATE_BITS {
+        ABSENT => Entry::Absent,
+        STAGED => Entry::Staged { slot: place },
+        POOLED => Entry::Pooled(stored),
+        KEPT => Entry::Kept(stored),
+        SAME => Entry::Same { fill: payload },
+        _ => Entry::Lost,
+    }
+}

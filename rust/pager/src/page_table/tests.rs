@@ -1,0 +1,439 @@
+//! The table against a plain ordered map, and the states a kill can leave behind.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LAST: u64 = PAGES_END - 1;
+const MID_PAGES: u64 = 1 << (MID_BITS + LEAF_BITS);
+/// Room for every mid node and leaf that the pages below can ask for.
+const ROOM: usize = 64;
+
+fn memory(units: usize) -> Vec<AtomicU64> {
+    (0..NODES_START + units * UNIT_WORDS).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn open(words: &[AtomicU64]) -> PageTable<&[AtomicU64]> {
+    PageTable::open(words).expect("valid memory")
+}
+
+fn stored(offset: u64) -> Stored {
+    Stored { codec: CodecId(2), len: 900, offset, checksum: offset.wrapping_mul(0x9e37_79b9) }
+}
+
+fn range(from: u64, count: u64) -> Range<PageNumber> {
+    PageNumber(from)..PageNumber(from + count)
+}
+
+fn everything() -> Range<PageNumber> {
+    PageNumber(0)..PageNumber(PAGES_END)
+}
+
+fn content(table: &PageTable<&[AtomicU64]>) -> BTreeMap<u64, Entry> {
+    let mut found = BTreeMap::new();
+    table.for_each(everything(), |page, entry| {
+        assert!(found.insert(page.0, entry).is_none(), "{page} visited twice");
+    });
+    found
+}
+
+fn count(model: &BTreeMap<u64, Entry>) -> Counts {
+    let mut counts = Counts::default();
+    for entry in model.values() {
+        match entry {
+            Entry::Absent => {}
+            Entry::Staged { .. } => counts.staged += 1,
+            Entry::Pooled(_) => counts.pooled += 1,
+            Entry::Kept(_) => counts.kept += 1,
+            Entry::Same { .. } => counts.same += 1,
+            Entry::Lost => counts.lost += 1,
+        }
+        if let Entry::Pooled(stored) | Entry::Kept(stored) = entry {
+            counts.encoded_bytes += u64::from(stored.len);
+        }
+    }
+    counts
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set(u64, Entry),
+    Clear(u64, u64),
+    Move { from: u64, to: u64, count: u64, killed: bool },
+    Collect(u64, u64, usize),
+    Reclaim,
+    Rebuild,
+    Reopen,
+}
+
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let any_stored = (0u8..16, 0u16..=4096, 0u64..=PLACE_BITS, any::<u64>()).prop_map(
+        |(codec, len, place, checksum)| Stored {
+            codec: CodecId(codec),
+            len,
+            offset: place * PLACE_UNIT,
+            checksum,
+        },
+    );
+    prop_oneof![
+        2 => Just(Entry::Absent),
+        3 => (0..=PLACE_BITS).prop_map(|slot| Entry::Staged { slot }),
+        3 => any_stored.clone().prop_map(Entry::Pooled),
+        3 => any_stored.prop_map(Entry::Kept),
+        3 => any::<u64>().prop_map(|fill| Entry::Same { fill }),
+        1 => Just(Entry::Lost),
+    ]
+}
+
+/// Pages near the borders of leaves, of mid nodes and of the address space.
+fn any_page() -> impl Strategy<Value = u64> {
+    let borders = [0, LEAF_PAGES, MID_PAGES - LEAF_PAGES, MID_PAGES, 5 * MID_PAGES, LAST - 40];
+    (proptest::sample::select(borders.to_vec()), 0u64..40)
+        .prop_map(|(border, near)| (border + near).saturating_sub(20).min(LAST))
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let moves = (any_page(), any_page(), 1u64..700, any::<bool>())
+        .prop_map(|(from, to, count, killed)| Step::Move { from, to, count, killed });
+    prop_oneof![
+        12 => (any_page(), any_entry()).prop_map(|(page, entry)| Step::Set(page, entry)),
+        3 => (any_page(), 0u64..700).prop_map(|(page, count)| Step::Clear(page, count)),
+        4 => moves,
+        2 => (any_page(), 0u64..MID_PAGES * 6, 1usize..8)
+            .prop_map(|(page, count, max)| Step::Collect(page, count, max)),
+        2 => Just(Step::Reclaim),
+        1 => Just(Step::Rebuild),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+type Model = BTreeMap<u64, Entry>;
+
+fn set_model(model: &mut Model, page: u64, entry: Entry) {
+    if entry == Entry::Absent {
+        model.remove(&page);
+    } else {
+        model.insert(page, entry);
+    }
+}
+
+fn move_both<'a>(
+    words: &'a [AtomicU64],
+    mut table: PageTable<&'a [AtomicU64]>,
+    model: &mut Model,
+    (from, to, count, killed): (u64, u64, u64, bool),
+) -> PageTable<&'a [AtomicU64]> {
+    let (source, target) = (PageNumber(from), PageNumber(to));
+    let mut dropped = Vec::new();
+    let result =
+        table.copy_range(source, target, count, |page, entry| dropped.push((page.0, entry)));
+    if from.max(to) + count > PAGES_END {
+        assert!(matches!(result, Err(Error::NoSuchPage(_))));
+        return table;
+    }
+    if from.abs_diff(to) < count {
+        assert_eq!(result, Err(Error::Overlap(source, target)));
+        return table;
+    }
+    result.expect("enough room");
+    let mut expected = Vec::new();
+    for step in 0..count {
+        let new = model.get(&(from + step)).copied().unwrap_or(Entry::Absent);
+        let old = model.get(&(to + step)).copied().unwrap_or(Entry::Absent);
+        set_model(model, to + step, new);
+        if old != new && old != Entry::Absent {
+            expected.push((to + step, old));
+        }
+    }
+    assert_eq!(dropped, expected);
+    if killed {
+        table = open(words);
+        table
+            .copy_range(source, target, count, |page, _| panic!("{page} given up twice"))
+            .expect("done before");
+    }
+    table.forget_range(source, count);
+    for step in 0..count {
+        model.remove(&(from + step));
+    }
+    table
+}
+
+fn clear_both(table: &PageTable<&[AtomicU64]>, model: &mut Model, from: u64, count: u64) {
+    let mut dropped = Vec::new();
+    table.clear_range(range(from, count), |page, entry| dropped.push((page.0, entry)));
+    let expected: Vec<_> = model.range(from..from + count).map(|(p, e)| (*p, *e)).collect();
+    assert_eq!(dropped, expected);
+    model.retain(|page, _| !(from..from + count).contains(page));
+}
+
+fn collect_both(table: &PageTable<&[AtomicU64]>, model: &Model, from: u64, count: u64, max: usize) {
+    let mut all = Vec::new();
+    let mut next = Some(PageNumber(from));
+    while let Some(start) = next {
+        let before = all.len();
+        next = table.collect_range(start..PageNumber(from + count), max, &mut all);
+        assert!(all.len() - before <= max);
+    }
+    let all: Vec<_> = all.iter().map(|(page, entry)| (page.0, *entry)).collect();
+    let expected: Vec<_> = model.range(from..from + count).map(|(p, e)| (*p, *e)).collect();
+    assert_eq!(all, expected);
+}
+
+fn run_steps(steps: &[Step]) {
+    let words = memory(ROOM);
+    let mut table = open(&words);
+    let mut model = Model::new();
+    for step in steps {
+        match *step {
+            Step::Set(page, entry) => {
+                table.set(PageNumber(page), entry).expect("enough room");
+                set_model(&mut model, page, entry);
+                assert_eq!(table.get(PageNumber(page)), entry);
+            }
+            Step::Clear(from, count) => clear_both(&table, &mut model, from, count),
+            Step::Move { from, to, count, killed } => {
+                table = move_both(&words, table, &mut model, (from, to, count, killed));
+            }
+            Step::Collect(from, count, max) => {
+                collect_both(&table, &model, from, count, max);
+            }
+            Step::Reclaim => {
+                table.reclaim_empty();
+                let mut leaves: Vec<_> = model.keys().map(|page| page / LEAF_PAGES).collect();
+                leaves.dedup();
+                let mut mids: Vec<_> = model.keys().map(|page| page / MID_PAGES).collect();
+                mids.dedup();
+                let free = table.free.lock().len();
+                let linked = table.bump().load(Ordering::Relaxed) as usize - free;
+                assert!(linked >= leaves.len() + 8 * mids.len());
+                assert_eq!(linked % 8, leaves.len() % 8, "a leaf was kept or lost");
+            }
+            Step::Rebuild => {
+                let before = table.free.lock().clone();
+                table.rebuild().expect("valid table");
+                assert_eq!(*table.free.lock(), before);
+            }
+            Step::Reopen => table = open(&words),
+        }
+        assert_eq!(table.counts(), count(&model));
+    }
+    assert_eq!(content(&table), model);
+    assert_eq!(content(&open(&words)), model);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn behaves_like_a_map(steps in proptest::collection::vec(any_step(), 1..60)) {
+        run_steps(&steps);
+    }
+
+    #[test]
+    fn a_kill_between_any_two_stores_leaves_the_old_or_the_new_entry(
+        old in any_entry(),
+        new in any_entry(),
+        stale in any::<u64>(),
+    ) {
+        let (old_state, old_payload) = encode(old).expect("generated in range");
+        let (state, payload) = encode(new).expect("generated in range");
+        let mut words = [old_state, old_payload.unwrap_or(stale)];
+        let both_in_use = old_payload.is_some() && payload.is_some() && old_payload != payload;
+        let mut seen = vec![old];
+        for (place, value) in stores((words[0], words[1]), state, payload).into_iter().flatten() {
+            words[place] = value;
+            // As `open` reads it: a changing entry is lost.
+            seen.push(decode(words[0], words[1]));
+        }
+        prop_assert_eq!(seen.last(), Some(&new));
+        let fine = |entry: &Entry| {
+            *entry == old || *entry == new || both_in_use && *entry == Entry::Lost
+        };
+        prop_assert!(seen.iter().all(fine), "{:?}", seen);
+    }
+
+    #[test]
+    fn every_entry_survives_its_two_words(entry in any_entry()) {
+        let (state, payload) = encode(entry).expect("generated in range");
+        prop_assert_eq!(decode(state, payload.unwrap_or(0)), entry);
+    }
+}
+
+#[test]
+fn last_page_of_the_address_space_is_usable() {
+    let words = memory(9);
+    let table = open(&words);
+    table.set(PageNumber(LAST), Entry::Lost).expect("room for one leaf");
+    assert_eq!(table.get(PageNumber(LAST)), Entry::Lost);
+    assert_eq!(content(&table), BTreeMap::from([(LAST, Entry::Lost)]));
+    for beyond in [PAGES_END, u64::MAX] {
+        assert_eq!(table.get(PageNumber(beyond)), Entry::Absent);
+        let refused = Err(Error::NoSuchPage(PageNumber(beyond)));
+        assert_eq!(table.set(PageNumber(beyond), Entry::Absent), refused);
+        assert_eq!(table.set(PageNumber(beyond), Entry::Lost), refused);
+    }
+    table.clear_range(PageNumber(LAST)..PageNumber(u64::MAX), |_, _| {});
+    assert_eq!(table.counts(), Counts::default());
+}
+
+#[test]
+fn absent_costs_nothing_and_a_full_table_says_so() {
+    let words = memory(10);
+    let table = open(&words);
+    let empty = table.bytes_used();
+    table.set(PageNumber(0), Entry::Absent).expect("nothing to store");
+    assert_eq!(table.bytes_used(), empty);
+    for leaf in 0..2 {
+        table.set(PageNumber(leaf * LEAF_PAGES), Entry::Lost).expect("ten units");
+    }
+    assert_eq!(table.bytes_used(), empty + 10 * 8192);
+    let full = Err(Error::Full { units: 10 });
+    assert_eq!(table.set(PageNumber(2 * LEAF_PAGES), Entry::Lost), full);
+    assert_eq!(table.set(PageNumber(MID_PAGES), Entry::Lost), full);
+    assert_eq!(table.counts().lost, 2);
+
+    table.set(PageNumber(0), Entry::Absent).expect("leaf exists");
+    assert_eq!(table.reclaim_empty(), 1);
+    table.set(PageNumber(2 * LEAF_PAGES), Entry::Lost).expect("the freed leaf is used");
+    assert_eq!(table.get(PageNumber(0)), Entry::Absent);
+}
+
+#[test]
+fn reclaimed_leaves_can_become_a_mid_node() {
+    let words = memory(16);
+    let table = open(&words);
+    for leaf in 0..8 {
+        table.set(PageNumber(leaf * LEAF_PAGES), Entry::Same { fill: u64::MAX }).expect("room");
+    }
+    table.clear_range(everything(), |_, _| {});
+    assert_eq!(table.reclaim_empty(), 8);
+    // Stale payload words of a leaf would be links of the mid node.
+    table.set(PageNumber(0), Entry::Lost).expect("one leaf is used again");
+    assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "only seven are adjacent");
+    table.set(PageNumber(0), Entry::Absent).expect("leaf exists");
+    assert_eq!(table.reclaim_empty(), 1);
+    assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "no unit left for a leaf");
+    assert_eq!(content(&open(&words)), BTreeMap::new());
+}
+
+#[test]
+fn impossible_entries_are_refused_untouched() {
+    let words = memory(9);
+    let table = open(&words);
+    let good = stored(16);
+    let bad = [
+        Entry::Staged { slot: PLACE_BITS + 1 },
+        Entry::Pooled(Stored { offset: 8, ..good }),
+        Entry::Pooled(Stored { offset: (PLACE_BITS + 1) * PLACE_UNIT, ..good }),
+        Entry::Kept(Stored { len: 4097, ..good }),
+        Entry::Kept(Stored { codec: CodecId(16), ..good }),
+    ];
+    for entry in bad {
+        assert_eq!(table.set(PageNumber(1), entry), Err(Error::Unrepresentable(entry)));
+    }
+    assert_eq!(table.counts(), Counts::default());
+}
+
+#[test]
+fn a_kill_between_bump_and_link_only_leaks_until_open() {
+    let words = memory(12);
+    open(&words).set(PageNumber(0), Entry::Lost).expect("room");
+    words[OWN_HEADER_WORD].store(12, Ordering::Relaxed);
+    let table = open(&words);
+    assert_eq!(*table.free.lock(), BTreeSet::from([10, 11, 12]));
+    for leaf in 1..4 {
+        table.set(PageNumber(leaf * LEAF_PAGES), Entry::Lost).expect("leaked units are used");
+    }
+    assert_eq!(content(&open(&words)).len(), 4);
+}
+
+#[test]
+fn a_kill_inside_a_replacement_loses_the_page_and_says_so() {
+    let words = memory(9);
+    let table = open(&words);
+    table.set(PageNumber(3), Entry::Pooled(stored(160))).expect("room");
+    table.set(PageNumber(4), Entry::Pooled(stored(320))).expect("room");
+    let word = entry_word(table.find_leaf(PageNumber(3)).expect("set above"), PageNumber(3));
+    words[word].store(CHANGING, Ordering::Relaxed);
+    let table = open(&words);
+    assert_eq!(table.get(PageNumber(3)), Entry::Lost);
+    assert_eq!(table.get(PageNumber(4)), Entry::Pooled(stored(320)));
+    assert_eq!((table.counts().lost, table.counts().pooled), (1, 1));
+    // A killed move is done again, and the lost page with it.
+    table.copy_range(PageNumber(4), PageNumber(3), 1, |_, _| {}).expect("room");
+    assert_eq!(table.get(PageNumber(3)), Entry::Pooled(stored(320)));
+}
+
+#[test]
+fn a_kill_before_the_state_word_keeps_the_old_entry() {
+    let words = memory(9);
+    let table = open(&words);
+    table.set(PageNumber(3), Entry::Staged { slot: 7 }).expect("room");
+    let word = entry_word(table.find_leaf(PageNumber(3)).expect("set above"), PageNumber(3));
+    words[word + 1].store(0xdead, Ordering::Relaxed);
+    assert_eq!(open(&words).get(PageNumber(3)), Entry::Staged { slot: 7 });
+}
+
+#[test]
+fn nonsense_is_lost_and_bad_links_are_damage() {
+    let words = memory(9);
+    let table = open(&words);
+    table.set(PageNumber(0), Entry::Lost).expect("room");
+    let leaf = table.find_leaf(PageNumber(0)).expect("set above");
+    for (page, nonsense) in [(1, 6), (2, POOLED | 5000 << LEN_SHIFT), (3, 1 << 60)] {
+        words[entry_word(leaf, PageNumber(page))].store(nonsense, Ordering::Relaxed);
+    }
+    assert_eq!(open(&words).counts().lost, 4);
+
+    for link in [1, 9, 10, u64::MAX] {
+        words[HEADER_WORDS + 1].store(link, Ordering::Relaxed);
+        let damaged = OpenError::Damaged { word: HEADER_WORDS + 1, link };
+        assert_eq!(PageTable::open(&words[..]).expect_err("bad link"), damaged);
+    }
+    words[OWN_HEADER_WORD].store(10, Ordering::Relaxed);
+    let damaged = OpenError::Damaged { word: OWN_HEADER_WORD, link: 10 };
+    assert_eq!(PageTable::open(&words[..]).expect_err("bad bump"), damaged);
+    assert!(PageTable::open(&words[..NODES_START - 1]).is_err());
+}
+
+#[test]
+fn readers_beside_a_writer_never_see_half_an_entry() {
+    let words = memory(ROOM);
+    let table = open(&words);
+    let page = PageNumber(77);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                match table.get(page) {
+                    Entry::Pooled(seen) | Entry::Kept(seen) => {
+                        assert_eq!(seen, stored(seen.offset), "torn entry");
+                    }
+                    Entry::Absent | Entry::Staged { slot: 5 } => {}
+                    other => panic!("never written: {other:?}"),
+                }
+            }
+        });
+        for round in 1..30_000u64 {
+            let entry = Entry::Pooled(stored(round % 7 * 16));
+            table.set(page, entry).expect("room");
+            table.set(page, Entry::Kept(stored(round % 5 * 16))).expect("room");
+            table.set(page, Entry::Staged { slot: 5 }).expect("room");
+            table.set(page, entry).expect("room");
+            table.set(page, Entry::Absent).expect("room");
+            if round % 64 == 0 {
+                // The leaf of `page` goes to another range while the reader may still hold it.
+                table.reclaim_empty();
+                table.set(PageNumber(3 * LEAF_PAGES + 77), Entry::Lost).expect("room");
+                table.clear_range(everything(), |_, _| {});
+                table.reclaim_empty();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("reader saw only whole entries");
+    });
+}

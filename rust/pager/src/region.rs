@@ -1,0 +1,341 @@
+//! What a process has mapped, and which of it may leave.
+//!
+//! Pure: text of /proc/PID/smaps or /proc/PID/maps in, regions and decisions out.
+
+use std::ops::Range;
+
+/// What a region is, as far as it can be told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The brk heap.
+    Heap,
+    /// Private memory without a file: arenas, object heaps, arrays, thread stacks.
+    Anonymous,
+    /// The main thread's stack.
+    Stack,
+    /// Pages of a file that are still the file's.
+    File,
+    /// Private pages of a file mapping that were written (.data, relocated tables).
+    FileWritten,
+    /// Memory that other processes may map as well.
+    Shared,
+    /// Kernel-provided or device memory.
+    Special,
+    /// Our own staging area.
+    Helper,
+}
+
+impl Kind {
+    /// The name `inspect` shows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::Anonymous => "anonymous",
+            Self::Stack => "stack",
+            Self::File => "file",
+            Self::FileWritten => "file-private-written",
+            Self::Shared => "shared",
+            Self::Special => "special",
+            Self::Helper => "helper",
+        }
+    }
+}
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Addresses.
+    pub range: Range<u64>,
+    /// `rwxp` letters.
+    pub protection: String,
+    /// Inode of the file behind it, 0 for none.
+    pub inode: u64,
+    /// Path or `[name]`.
+    pub name: String,
+    /// Bytes in memory (smaps only).
+    pub resident: u64,
+    /// Of those, private ones that belong to no file (smaps only).
+    pub anonymous: u64,
+    /// Two-letter flags (smaps only); see proc_pid_smaps(5).
+    pub flags: Vec<[u8; 2]>,
+    /// Memory protection key (smaps only).
+    pub protection_key: u32,
+}
+
+/// Flags that forbid paging out, with the reason shown to people.
+const FORBIDDEN_FLAGS: [([u8; 2], &str); 8] = [
+    (*b"wf", "wiped on fork: a child must see zeros"),
+    (*b"io", "device memory"),
+    (*b"pf", "device memory (pure page frames)"),
+    (*b"mm", "mixed device memory"),
+    (*b"dd", "excluded from core dumps by the program, taken as sensitive"),
+    (*b"lo", "locked in memory by the program"),
+    (*b"ht", "huge pages of hugetlbfs"),
+    (*b"ui", "userfaultfd minor mode of the program"),
+];
+
+/// May the pages of a region leave?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What it is.
+    pub kind: Kind,
+    /// Whether its pages may leave.
+    pub movable: bool,
+    /// Why, in a short sentence.
+    pub reason: &'static str,
+}
+
+impl Region {
+    /// Private memory without a file: what a userfaultfd can watch.  Read-only and inaccessible
+    /// neighbours are watched too, or the kernel could not merge them when protections change.
+    #[must_use]
+    pub fn is_watchable(&self) -> bool {
+        let private = self.protection.as_bytes().get(3) == Some(&b'p');
+        let named = self.name.is_empty()
+            || self.name == "[heap]"
+            || self.name.starts_with("[stack")
+            || self.name.starts_with("[anon:");
+        private && self.inode == 0 && named && self.forbidden().is_none()
+    }
+
+    fn forbidden(&self) -> Option<&'static str> {
+        if self.protection_key != 0 {
+            return Some("guarded by a memory protection key");
+        }
+        FORBIDDEN_FLAGS
+            .iter()
+            .find(|(flag, _)| self.flags.contains(flag))
+            .map(|(_, reason)| *reason)
+    }
+
+    fn kind(&self) -> Kind {
+        if self.protection.as_bytes().get(3) == Some(&b's') {
+            Kind::Shared
+        } else if self.inode != 0 {
+            if self.anonymous > 0 { Kind::FileWritten } else { Kind::File }
+        } else if self.name == "[heap]" {
+            Kind::Heap
+        } else if self.name.starts_with("[stack") {
+            Kind::Stack
+        } else if self.name.is_empty() || self.name.starts_with("[anon:") {
+            Kind::Anonymous
+        } else {
+            Kind::Special
+        }
+    }
+
+    /// Decide about this region; `helper` is our own area in the target, if any.
+    #[must_use]
+    pub fn decide(&self, helper: Option<&Range<u64>>) -> Decision {
+        let kind = self.kind();
+        if helper.is_some_and(|helper| {
+            self.range.start < helper.end && helper.start < self.range.end
+        }) {
+            let reason = "AgentZip's own staging area, removed at detach";
+            return Decision { kind: Kind::Helper, movable: false, reason };
+        }
+        let letters = self.protection.as_bytes();
+        let reason = match kind {
+            Kind::Shared => "shared: another process may map it; leaves only by the kernel's own path",
+            Kind::File => "file pages: the kernel drops and rereads them by itself",
+            Kind::FileWritten => "written copy of file pages: out of reach of a userfaultfd",
+            Kind::Special => "provided by the kernel",
+            Kind::Heap | Kind::Stack | Kind::Anonymous | Kind::Helper => {
+                match self.forbidden() {
+                    Some(reason) => reason,
+                    None if letters.first() != Some(&b'r') => "not readable",
+                    None if letters.get(2) == Some(&b'x') => "executable: generated code",
+                    None if letters.get(1) != Some(&b'w') => "read-only: the kernel moves writable pages only",
+                    None if kind == Kind::Stack => {
+                        let reason = "stack: all but its live end, arguments and environment";
+                        return Decision { kind, movable: true, reason };
+                    }
+                    None => {
+                        let reason = "private anonymous memory";
+                        return Decision { kind, movable: true, reason };
+                    }
+                }
+            }
+        };
+        Decision { kind, movable: false, reason }
+    }
+}
+
+/// Parse the text of /proc/PID/smaps or /proc/PID/maps.  Lines that are neither are skipped.
+#[must_use]
+pub fn parse(text: &str) -> Vec<Region> {
+    let mut regions: Vec<Region> = Vec::new();
+    for line in text.lines() {
+        if let Some(region) = parse_head(line) {
+            regions.push(region);
+        } else if let Some(region) = regions.last_mut() {
+            parse_field(line, region);
+        }
+    }
+    regions
+}
+
+fn parse_head(line: &str) -> Option<Region> {
+    let (addresses, rest) = line.split_once(' ')?;
+    let (start, end) = addresses.split_once('-')?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let mut fields = rest.splitn(4, ' ');
+    let protection = fields.next()?;
+    let (_offset, _device) = (fields.next()?, fields.next()?);
+    let tail = fields.next()?;
+    let (inode, name) = tail.split_once(' ').unwrap_or((tail, ""));
+    if protection.len() != 4 || range.start >= range.end {
+        return None;
+    }
+    Some(Region {
+        range,
+        protection: protection.to_owned(),
+        inode: inode.parse().ok()?,
+        name: name.trim_start().to_owned(),
+        resident: 0,
+        anonymous: 0,
+        flags: Vec::new(),
+        protection_key: 0,
+    })
+}
+
+fn parse_field(line: &str, region: &mut Region) {
+    let Some((key, value)) = line.split_once(':') else { return };
+    let kibibytes = || {
+        value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0).saturating_mul(1024)
+    };
+    match key {
+        "Rss" => region.resident = kibibytes(),
+        "Anonymous" => region.anonymous = kibibytes(),
+        "ProtectionKey" => region.protection_key = value.trim().parse().unwrap_or(0),
+        "VmFlags" => {
+            region.flags = value
+                .split_ascii_whitespace()
+                .filter_map(|flag| flag.as_bytes().try_into().ok())
+                .collect();
+        }
+        _ => {}
+    }
+}
+
+/// Where in the address space an area of `length` bytes disturbs nobody: the middle of the largest
+/// gap, far from where heap and mappings grow.  The address is a multiple of 2 MiB.
+#[must_use]
+pub fn find_gap(regions: &[Region], length: u64, address_end: u64) -> Option<u64> {
+    const ALIGNMENT: u64 = 2 << 20;
+    const LOWEST: u64 = 1 << 32;
+    let mut best: Option<Range<u64>> = None;
+    let mut previous = LOWEST;
+    let ends = regions.iter().map(|region| region.range.clone());
+    for range in ends.chain(std::iter::once(address_end..address_end)) {
+        if range.start > address_end {
+            break;
+        }
+        let gap = previous..range.start.max(previous);
+        if best.as_ref().is_none_or(|best| gap.end - gap.start > best.end - best.start) {
+            best = Some(gap);
+        }
+        previous = previous.max(range.end);
+    }
+    let gap = best?;
+    let middle = gap.start + (gap.end - gap.start) / 2;
+    let address = middle / ALIGNMENT * ALIGNMENT;
+    (address >= gap.start && address + length <= gap.end).then_some(address)
+}
+
+/// The parts of `range` that no range of `holes` (sorted) covers.
+#[must_use]
+pub fn subtract(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    let mut start = range.start;
+    for hole in holes {
+        if hole.end <= start || hole.start >= range.end {
+            continue;
+        }
+        if hole.start > start {
+            rest.push(start..hole.start);
+        }
+        start = start.max(hole.end);
+    }
+    if start < range.end {
+        rest.push(start..range.end);
+    }
+    rest
+}
+
+/// The parts of `range` that lie in some range of `wanted`; all of it when `wanted` is `None`.
+#[must_use]
+pub fn intersect(range: &Range<u64>, wanted: Option<&[Range<u64>]>) -> Vec<Range<u64>> {
+    let Some(wanted) = wanted else { return vec![range.clone()] };
+    let mut parts: Vec<Range<u64>> = wanted
+        .iter()
+        .map(|want| want.start.max(range.start)..want.end.min(range.end))
+        .filter(|part| part.start < part.end)
+        .collect();
+    parts.sort_by_key(|part| part.start);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+5581e8000000-5581e8100000 rw-p 00000000 00:00 0                          [heap]
+Rss:                 512 kB
+Anonymous:           512 kB
+ProtectionKey:         0
+VmFlags: rd wr mr mw me ac sd
+7f0000000000-7f0000200000 rw-p 00000000 00:00 0
+Rss:                2048 kB
+VmFlags: rd wr mr mw me wf sd
+7f0000400000-7f0000500000 r-xp 00001000 fe:00 123                        /usr/lib/a b.so
+VmFlags: rd ex mr mw me sd
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
+";
+
+    #[test]
+    fn a_plain_heap_may_leave() {
+        let regions = parse(TEXT);
+        assert_eq!(4, regions.len());
+        assert_eq!(512 << 10, regions[0].resident);
+        assert!(regions[0].decide(None).movable);
+        assert_eq!("/usr/lib/a b.so", regions[2].name);
+    }
+
+    #[test]
+    fn memory_wiped_on_fork_stays() {
+        let decision = parse(TEXT)[1].decide(None);
+        assert!(!decision.movable);
+        assert_eq!("wiped on fork: a child must see zeros", decision.reason);
+    }
+
+    #[test]
+    fn our_own_area_is_never_moved() {
+        let helper = 0x7f00_0000_0000..0x7f00_0020_0000;
+        assert_eq!(Kind::Helper, parse(TEXT)[1].decide(Some(&helper)).kind);
+    }
+
+    #[test]
+    fn the_gap_is_free() {
+        let regions = parse(TEXT);
+        let address = find_gap(&regions, 8 << 20, 0x7fff_ffff_f000).expect("a gap");
+        assert!(regions.iter().all(|region| {
+            region.range.end <= address || address + (8 << 20) <= region.range.start
+        }));
+    }
+
+    #[test]
+    fn subtract_leaves_the_rest() {
+        assert_eq!(vec![0..2, 4..6, 8..10], subtract(0..10, &[2..4, 6..8]));
+        assert!(subtract(3..5, &[0..9]).is_empty());
+    }
+
+    #[test]
+    fn garbage_is_no_region() {
+        for line in ["", "zz-yy rw-p", "10-5 rw-p 0 0 0", "1-2", "Rss: 5 kB", "1-2 rw 0 0:0 0"] {
+            assert!(parse(line).is_empty(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Answering the kernel for one space: read messages, keep the table true, bring touched pages.
+//!
+//! The order inside a batch is the heart of it: *all* events of a batch are applied before *any* of
+//! its faults is answered.  An event is acknowledged by our read, so the program may already rely on
+//! it: contents looked up before must not be copied in afterwards.  Events still unread make the
+//! kernel refuse our copy (EAGAIN), and then we read them first.
+//!
+//! Nothing here allocates, waits for policy, or takes a lock that an encoder holds for long.
+
+use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::page_table::Entry;
+use crate::points;
+use crate::shared::{Kit, Shared};
+use crate::space::{Core, Space};
+use crate::stats::increment;
+use crate::sys::userfaultfd::{Install, MESSAGE_WORDS, Message, decode_message};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Never-populated pages are filled ahead up to this many when they are touched in a row.
+const ZERO_RUN_PAGES: u64 = 16;
+/// How often to go through {answer, find an unread event, read it} before leaving the rest for the
+/// next turn.  Each round makes progress unless the program keeps changing its address space.
+const ROUNDS: usize = 8;
+
+/// How answering one fault ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The toucher goes on.
+    Done,
+    /// Not possible now; to be tried again.
+    Later,
+    /// The address space is gone.
+    Gone,
+}
+
+impl Space {
+    /// Answer everything that is pending; to be called when the descriptor is readable, or again
+    /// when the last call returned `Later`.
+    pub fn attend(&self, shared: &Shared, kit: &mut Kit) -> Answer {
+        let mut core = self.core.lock();
+        self.drain(&mut core, shared, kit)
+    }
+
+    /// [`Space::attend`] for a caller that holds the lock.
+    pub fn drain(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> Answer {
+        let mut answer = Answer::Done;
+        for _ in 0..ROUNDS {
+            let began = Instant::now();
+            match self.read_messages(core, shared, kit) {
+                Ok(()) => {}
+                Err(_) => return Answer::Gone,
+            }
+            if core.pending.is_empty() {
+                return Answer::Done;
+            }
+            answer = self.answer_pending(core, shared, kit, began);
+            if answer != Answer::Later {
+                return answer;
+            }
+        }
+        answer
+    }
+
+    /// Read until nothing is pending; apply events, note faults.
+    fn read_messages(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> std::io::Result<()> {
+        let journal = self.table.journal();
+        loop {
+            let count = self.descriptor.read_into(journal)?;
+            if count == 0 {
+                return Ok(());
+            }
+            points::pass("event.read");
+            self.apply_journal(core, shared, kit);
+            if core.pending.len() >= journal.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Apply the events in the journal in order, then take its faults; empties it.
+    ///
+    /// Each message is cleared only after it took effect, and applying one twice does no harm: so
+    /// this is also what a new engine does with the journal of a killed one.
+    pub fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+        let journal = self.table.journal();
+        for message in journal.chunks_exact(MESSAGE_WORDS) {
+            let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
+            if words[0] == 0 {
+                continue;
+            }
+            match decode_message(words) {
+                Message::Fault { .. } => continue,
+                Message::Fork { descriptor } => {
+                    increment(&shared.counters.events_fork);
+                    points::pass("fork.read");
+                    self.on_fork(core, shared, kit, descriptor);
+                }
+                Message::Remap { from, to, length } => {
+                    increment(&shared.counters.events_remap);
+                    self.on_remap(core, shared, &message[0], from, to, length);
+                }
+                Message::Remove { start, end } => {
+                    increment(&shared.counters.events_remove);
+                    self.on_remove(core, shared, start, end);
+                }
+                Message::Unmap { start, end } => {
+                    increment(&shared.counters.events_unmap);
+                    self.on_remove(core, shared, start, end);
+                }
+                Message::Unknown(_) => {}
+            }
+            points::pass("event.applied");
+            message[0].store(0, Ordering::Release);
+        }
+        for message in journal.chunks_exact(MESSAGE_WORDS) {
+            let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
+            if let Message::Fault { address, write, .. } = decode_message(words) {
+                core.pending.push((address, write));
+            }
+            message[0].store(0, Ordering::Release);
+        }
+    }
+
+    fn on_remove(&self, core: &mut Core, shared: &Shared, start: u64, end: u64) {
+        let area = &self.header.area;
+        if start < area.end && area.start < end {
+            core.area_lost = true;
+        }
+        let pages = ByteAddress(start).page()..ByteAddress(end).page_up();
+        self.table.clear_range(pages, |_, entry| {
+            if let Entry::Staged { slot } = entry {
+                release_slot(core, shared, slot);
+            }
+            shared.store.release(&entry);
+        });
+    }
+
+    /// Move entries along with their pages.
+    ///
+    /// In two halves with a mark between, so that a killed engine's work can be finished: copying
+    /// twice is harmless until the sources are forgotten, and forgetting twice is always harmless.
+    fn on_remap(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        head: &std::sync::atomic::AtomicU64,
+        from: u64,
+        to: u64,
+        length: u64,
+    ) {
+        /// Set in the message once its entries are copied; the kernel leaves these bits clear.
+        const COPIED: u64 = 1 << 63;
+        let (source, target) = (ByteAddress(from).page(), ByteAddress(to).page());
+        let count = length.div_ceil(PAGE);
+        if from == to {
+            return;
+        }
+        if head.load(Ordering::Acquire) & COPIED == 0 {
+            let copied = self.table.copy_range(source, target, count, |_, entry| {
+                if let Entry::Staged { slot } = entry {
+                    release_slot(core, shared, slot);
+                }
+                shared.store.release(&entry);
+            });
+            if copied.is_err() {
+                // Only a full table can stop it; what was not copied is lost, loudly.
+                increment(&shared.counters.pages_lost);
+            }
+            head.fetch_or(COPIED, Ordering::AcqRel);
+        }
+        points::pass("event.remap_copied");
+        self.table.forget_range(source, count);
+        self.table.for_each(target..target.forward(count), |page, entry| {
+            if let Entry::Staged { slot } = entry
+                && let Some(place) = core.slots.get_mut(slot as usize)
+            {
+                place.owner = Some(page);
+            }
+        });
+    }
+
+    fn answer_pending(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+        began: Instant,
+    ) -> Answer {
+        points::pass("fault.read");
+        let mut later = 0;
+        for index in 0..core.pending.len() {
+            let (address, write) = core.pending[index];
+            match self.answer(core, shared, kit, address & !(PAGE - 1), write) {
+                Answer::Done => {
+                    increment(&shared.counters.faults);
+                    self.faults.fetch_add(1, Ordering::Relaxed);
+                    let elapsed = began.elapsed().as_nanos();
+                    shared.service.record(u64::try_from(elapsed).unwrap_or(u64::MAX));
+                }
+                Answer::Later => {
+                    increment(&shared.counters.faults_retried);
+                    core.pending[later] = (address, write);
+                    later += 1;
+                }
+                Answer::Gone => {
+                    core.pending.clear();
+                    self.set_gone();
+                    return Answer::Gone;
+                }
+            }
+        }
+        core.pending.truncate(later);
+        if later == 0 { Answer::Done } else { Answer::Later }
+    }
+
+    fn answer(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+        address: u64,
+        write: bool,
+    ) -> Answer {
+        let page = ByteAddress(address).page();
+        let entry = self.table.get(page);
+        let (installed, next) = match entry {
+            Entry::Absent | Entry::Kept(_) => {
+                return self.answer_unpopulated(core, shared, address, page);
+            }
+            Entry::Same { fill: 0 } if !write => {
+                (self.descriptor.zero(address, PAGE), Entry::Absent)
+            }
+            Entry::Same { fill } => {
+                crate::codec::fill_page(fill, &mut kit.page.0);
+                (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
+            }
+            Entry::Pooled(stored) => {
+                if !shared.store.get(&stored, &mut kit.decoder, &mut kit.page.0) {
+                    return self.answer_lost(shared, page, &entry);
+                }
+                points::pass("fault.decoded");
+                (self.descriptor.copy(address, &kit.page.0), Entry::Kept(stored))
+            }
+            Entry::Staged { slot } => {
+                if !self.read_slot(slot, &mut kit.page.0) {
+                    if core.unsettled {
+                        return Answer::Later;
+                    }
+                    return self.answer_lost(shared, page, &entry);
+                }
+                (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
+            }
+            Entry::Lost => return self.answer_lost(shared, page, &entry),
+        };
+        points::pass("fault.installed");
+        match installed {
+            Install::Done | Install::Partial(_) => {
+                let _ = self.table.set(page, next);
+                if let Entry::Staged { slot } = entry {
+                    release_slot(core, shared, slot);
+                }
+                Answer::Done
+            }
+            Install::AlreadyPresent => {
+                // Filled by somebody else meanwhile: what is there is newer.  The toucher may have
+                // gone to sleep after that, so it is woken explicitly.
+                increment(&shared.counters.faults_already_present);
+                self.come_home(core, shared, page, &entry);
+                self.descriptor.wake(address, PAGE);
+                Answer::Done
+            }
+            Install::NotMapped => {
+                // Unmapped since: let the toucher find out.
+                self.descriptor.wake(address, PAGE);
+                Answer::Done
+            }
+            Install::Gone => Answer::Gone,
+            Install::Changing | Install::NoMemory | Install::Failed(_) => Answer::Later,
+        }
+    }
+
+    /// Forget an entry whose page is at home with newer contents.
+    pub fn come_home(&self, core: &mut Core, shared: &Shared, page: PageNumber, entry: &Entry) {
+        let _ = self.table.set(page, Entry::Absent);
+        if let Entry::Staged { slot } = entry {
+            release_slot(core, shared, *slot);
+        }
+        shared.store.release(entry);
+    }
+
+    /// A page nobody ever wrote: zeros, and some more ahead when such pages are touched in a row.
+    fn answer_unpopulated(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        address: u64,
+        page: PageNumber,
+    ) -> Answer {
+        let (expected, length) = core.zero_run;
+        let mut run = if address == expected { (length * 2).min(ZERO_RUN_PAGES) } else { 1 };
+        for ahead in 1..run {
+            if !matches!(self.table.get(page.forward(ahead)), Entry::Absent) {
+                run = ahead;
+                break;
+            }
+        }
+        let mut installed = self.descriptor.zero(address, run * PAGE);
+        if installed == Install::NotMapped && run > 1 {
+            // The run crosses the end of a mapping.
+            run = 1;
+            installed = self.descriptor.zero(address, PAGE);
+        }
+        match installed {
+            Install::Done | Install::Partial(_) => {
+                core.zero_run = (address + run * PAGE, run);
+                increment(&shared.counters.faults_zero);
+                self.faults_zero.fetch_add(1, Ordering::Relaxed);
+                Answer::Done
+            }
+            Install::AlreadyPresent | Install::NotMapped => {
+                if installed == Install::AlreadyPresent {
+                    increment(&shared.counters.faults_already_present);
+                }
+                self.descriptor.wake(address, PAGE);
+                Answer::Done
+            }
+            Install::Gone => Answer::Gone,
+            Install::Changing | Install::NoMemory | Install::Failed(_) => Answer::Later,
+        }
+    }
+
+    /// The page cannot be produced: the toucher gets SIGBUS.  Never zeros, never wrong bytes.
+    pub fn answer_lost(&self, shared: &Shared, page: PageNumber, entry: &Entry) -> Answer {
+        match self.descriptor.poison(page.start().0, PAGE) {
+            Install::Gone => return Answer::Gone,
+            Install::Changing | Install::NoMemory => return Answer::Later,
+            _ => self.descriptor.wake(page.start().0, PAGE),
+        }
+        if *entry != Entry::Lost {
+            increment(&shared.counters.pages_lost);
+            let _ = self.table.set(page, Entry::Lost);
+            shared.store.release(entry);
+        }
+        Answer::Done
+    }
+}
+
+/// Forget a slot of the staging area and the pool copy remembered with it.
+pub fn release_slot(core: &mut Core, shared: &Shared, slot: u64) {
+    if let Some(place) = core.slots.get_mut(slot as usize) {
+        place.owner = None;
+        if let Some(stored) = place.kept.take() {
+            shared.store.release_slot(stored.offset);
+        }
+    }
+}

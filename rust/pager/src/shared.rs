@@ -1,0 +1,193 @@
+//! What all parts of one engine share.
+
+use crate::codec::{Algorithm, Decoder};
+use crate::error::{Error, Result};
+use crate::page_table::Entry;
+use crate::space::Space;
+use crate::stats::{Counters, Histogram};
+use crate::store::Store;
+use crate::address::{PAGE_SIZE, Page};
+use crate::borrow::Limits;
+use parking_lot::{Mutex, RwLock};
+use rustix::event::epoll;
+use std::collections::HashMap;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How an engine runs; fixed for its life.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Directory of the keeper's socket and the lock.
+    pub run_dir: String,
+    /// Cap on the pool's memory in bytes.
+    pub pool_bytes_max: u64,
+    /// How pages are encoded.
+    pub algorithm: Algorithm,
+    /// Number of fault threads.
+    pub fault_threads: usize,
+    /// Longest time that a thread of a target is kept stopped.
+    pub stop_limit: Duration,
+    /// Pages moved per step of a page out.
+    pub chunk_pages: usize,
+}
+
+impl Settings {
+    /// Check every value.
+    ///
+    /// # Errors
+    /// `InvalidSetting` that names the field.
+    pub fn check(&self) -> Result<()> {
+        let bad = |field, problem: String| Err(Error::InvalidSetting { field, problem });
+        if self.pool_bytes_max < 1 << 20 {
+            return bad("pool_bytes_max", format!("{} is below 1 MiB", self.pool_bytes_max));
+        }
+        if self.pool_bytes_max > 1 << 40 {
+            return bad("pool_bytes_max", format!("{} is above 1 TiB", self.pool_bytes_max));
+        }
+        if !(1..=16).contains(&self.fault_threads) {
+            return bad("fault_threads", format!("{} is not in 1..16", self.fault_threads));
+        }
+        if !(16..=2048).contains(&self.chunk_pages) {
+            return bad("chunk_pages", format!("{} is not in 16..2048", self.chunk_pages));
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.stop_limit) {
+            let problem = format!("{} us is not in 1000..1000000", self.stop_limit.as_micros());
+            return bad("stop_limit_us", problem);
+        }
+        Ok(())
+    }
+
+    /// Limits of a loan.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { stop: self.stop_limit }
+    }
+}
+
+/// A page in memory, aligned so that the kernel copies it in one piece.
+#[repr(align(4096))]
+#[derive(Clone)]
+pub struct PageBuffer(pub Page);
+
+/// What a thread needs to answer faults; made once per thread, so that answering allocates nothing.
+pub struct Kit {
+    /// Decoding state.
+    pub decoder: Decoder,
+    /// The page being put together.
+    pub page: Box<PageBuffer>,
+}
+
+impl Default for Kit {
+    fn default() -> Self {
+        Self { decoder: Decoder::new(), page: Box::new(PageBuffer([0; PAGE_SIZE])) }
+    }
+}
+
+/// What all parts of one engine share.
+#[derive(Debug)]
+pub struct Shared {
+    /// How it runs.
+    pub settings: Settings,
+    /// The pool.
+    pub store: Store,
+    /// Every managed space by number.  Taken after a space's lock, if both are needed.
+    pub spaces: RwLock<HashMap<u64, Arc<Space>>>,
+    /// Event queues of the fault threads; a space belongs to the one of its number.
+    pub queues: Vec<OwnedFd>,
+    /// Descriptors of forked children by their number in a killed engine, while its journals are
+    /// worked off; `None` at all other times.
+    pub inherited: Mutex<Option<HashMap<RawFd, OwnedFd>>>,
+    /// The next space's number.
+    pub next_id: AtomicU64,
+    /// Event counts.
+    pub counters: Counters,
+    /// From reading a fault message to the end of the copy.
+    pub service: Histogram,
+    /// How long borrowed threads were stopped.
+    pub stop: Histogram,
+    /// How long faults of a target had to wait for a move.
+    pub hold: Histogram,
+}
+
+impl Shared {
+    /// Start to manage a space: from here on its faults are answered.
+    ///
+    /// # Errors
+    /// The kernel's answer to watching its descriptor.
+    pub fn adopt(&self, space: Arc<Space>) -> Result<()> {
+        self.spaces.write().insert(space.id(), Arc::clone(&space));
+        let queue = self.queue_of(space.id());
+        let data = epoll::EventData::new_u64(space.id());
+        epoll::add(queue, &space.descriptor, data, epoll::EventFlags::IN).map_err(|cause| {
+            self.spaces.write().remove(&space.id());
+            Error::Os { what: "watching a userfaultfd", cause: cause.into() }
+        })
+    }
+
+    /// Stop managing a space and give back what it holds in the pool.
+    ///
+    /// Its descriptor closes with the last user of the value; the kernel then unregisters whatever
+    /// is still registered.
+    pub fn forget(&self, space: &Space) {
+        let _ = epoll::delete(self.queue_of(space.id()), &space.descriptor);
+        self.spaces.write().remove(&space.id());
+        let _core = space.core.lock();
+        let everything = crate::address::PageNumber(0)
+            ..crate::address::PageNumber(crate::address::PAGES_END);
+        space.table.clear_range(everything, |_, entry| self.store.release(&entry));
+    }
+
+    /// A space by number.
+    pub fn space(&self, id: u64) -> Option<Arc<Space>> {
+        self.spaces.read().get(&id).cloned()
+    }
+
+    /// An attached space by process id.
+    pub fn space_of(&self, pid: i32) -> Option<Arc<Space>> {
+        self.spaces.read().values().find(|space| space.header.pid == pid).cloned()
+    }
+
+    /// All spaces.
+    pub fn all_spaces(&self) -> Vec<Arc<Space>> {
+        self.spaces.read().values().cloned().collect()
+    }
+
+    /// A number for a new space.
+    pub fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Make room in the pool: give up copies of pages that are at home anyway.
+    ///
+    /// Returns how many slots were given up.
+    pub fn give_up_kept(&self) -> u64 {
+        let mut given_up = 0;
+        for space in self.all_spaces() {
+            let _core = space.core.lock();
+            if space.table.counts().kept == 0 {
+                continue;
+            }
+            let mut kept = Vec::new();
+            let all = crate::address::PageNumber(0)
+                ..crate::address::PageNumber(crate::address::PAGES_END);
+            space.table.for_each(all, |page, entry| {
+                if matches!(entry, Entry::Kept(_)) {
+                    kept.push((page, entry));
+                }
+            });
+            for (page, entry) in kept {
+                // Making an entry absent needs no room in the table and cannot fail.
+                let _ = space.table.set(page, Entry::Absent);
+                self.store.release(&entry);
+                given_up += 1;
+            }
+        }
+        given_up
+    }
+
+    fn queue_of(&self, id: u64) -> &OwnedFd {
+        &self.queues[id as usize % self.queues.len()]
+    }
+}

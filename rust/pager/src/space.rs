@@ -1,0 +1,355 @@
+//! One managed address space: its descriptor, its table, its lock.
+//!
+//! A space belongs to an attached target, or to a child that was forked from one.  Everything that
+//! must outlive this process is in the table's memfd; everything else can be found again from it.
+//!
+//! ```text
+//!                      mark          encode, publish
+//!    Absent ───────────────> Staged ────────────────> Pooled or Same
+//!      ^  ^                    │                        │
+//!      │  └────────────────────┘ touched: answered      │ touched, or brought home
+//!      │                         from staging           v
+//!      └──────────────────────────────────────────── Kept (Absent for Same)
+//!             written and moved again, or the pool needs room
+//! ```
+
+use crate::address::{PAGE_SIZE, PageNumber};
+use crate::error::{Error, Result};
+use crate::page_table::{HEADER_WORDS, PageTable, Stored};
+use crate::sys::foreign::ForeignMemory;
+use crate::sys::mapping::SharedMapping;
+use crate::sys::pagemap::Pagemap;
+use crate::sys::userfaultfd::{MESSAGE_WORDS, Userfaultfd};
+use crate::target::Target;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Version of the table header, the entries and the pool.
+pub const STATE_FORMAT: u64 = 1;
+/// Name of every table's memfd; the number is the state format.
+pub const MEMFD_NAME: &str = "agentzip:table:1";
+/// Virtual size of a table; memory is taken page by page.  Enough for 250 GiB of target memory.
+const TABLE_BYTES: usize = 1 << 30;
+/// "AgentZip" as a number.
+const MAGIC: u64 = 0x7069_5A74_6E65_6741;
+/// Bytes before the staging area that hold arguments of the worker's calls.
+pub const SCRATCH_BYTES: u64 = 4 * PAGE_SIZE as u64;
+/// Messages read at a time.
+pub const JOURNAL_MESSAGES: usize = 32;
+
+/// Positions of the header's words.
+mod word {
+    pub const MAGIC: usize = 0;
+    pub const FORMAT: usize = 1;
+    pub const PHASE: usize = 2;
+    pub const PID: usize = 3;
+    pub const START_TIME: usize = 4;
+    pub const DESCRIPTOR_INODE: usize = 5;
+    pub const ID: usize = 6;
+    pub const PARENT: usize = 7;
+    pub const AREA_START: usize = 8;
+    pub const AREA_END: usize = 9;
+    pub const JOURNAL: usize = 64;
+}
+
+/// Where a space is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Phase {
+    /// The target may hold our area; no page has moved.
+    Attaching = 1,
+    /// Complete.
+    Attached = 2,
+    /// A child whose table is being filled: to be made again from the parent's.
+    Copying = 3,
+    /// A forked child; complete.
+    Child = 4,
+    /// Going home.
+    Detaching = 5,
+}
+
+impl Phase {
+    fn from_word(word: u64) -> Option<Self> {
+        Some(match word {
+            1 => Self::Attaching,
+            2 => Self::Attached,
+            3 => Self::Copying,
+            4 => Self::Child,
+            5 => Self::Detaching,
+            _ => return None,
+        })
+    }
+
+    /// The name that `status` shows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attaching => "attaching",
+            Self::Attached => "attached",
+            Self::Copying | Self::Child => "child",
+            Self::Detaching => "detaching",
+        }
+    }
+}
+
+/// The table of a space together with the header words that precede it.
+#[derive(Debug)]
+pub struct Table(PageTable<SharedMapping>);
+
+impl std::ops::Deref for Table {
+    type Target = PageTable<SharedMapping>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// What a header says; plain values.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// Number of the space, unique in its engine and its successors.
+    pub id: u64,
+    /// Space it was forked from, 0 for none.
+    pub parent: u64,
+    /// Process, 0 for a child that was never attached itself.
+    pub pid: i32,
+    /// Start time of the process.
+    pub start_time: u64,
+    /// Our area in the target.
+    pub area: Range<u64>,
+}
+
+impl Table {
+    /// Make a table for a new space.
+    ///
+    /// # Errors
+    /// The kernel's answer to making the memfd.
+    pub fn create(header: &Header, phase: Phase) -> Result<Self> {
+        let memory = SharedMapping::create(MEMFD_NAME, TABLE_BYTES)
+            .map_err(Error::os("making a page table"))?;
+        let words = memory.words();
+        let put = |index: usize, value: u64| words[index].store(value, Ordering::Relaxed);
+        put(word::FORMAT, STATE_FORMAT);
+        put(word::PHASE, phase as u64);
+        put(word::PID, header.pid as u64);
+        put(word::START_TIME, header.start_time);
+        put(word::ID, header.id);
+        put(word::PARENT, header.parent);
+        put(word::AREA_START, header.area.start);
+        put(word::AREA_END, header.area.end);
+        words[word::MAGIC].store(MAGIC, Ordering::Release);
+        Self::open(memory)
+    }
+
+    /// Take a table that another engine left behind; `None` if it was never completed.
+    ///
+    /// # Errors
+    /// `IncompatibleState`, or a damaged table.
+    pub fn take_over(descriptor: OwnedFd) -> Result<Option<Self>> {
+        let memory =
+            SharedMapping::map(descriptor).map_err(Error::os("mapping a table of a keeper"))?;
+        let words = memory.words();
+        if words.len() <= HEADER_WORDS || words[word::MAGIC].load(Ordering::Acquire) != MAGIC {
+            return Ok(None);
+        }
+        let found = words[word::FORMAT].load(Ordering::Relaxed);
+        if found != STATE_FORMAT {
+            return Err(Error::IncompatibleState { found, known: STATE_FORMAT });
+        }
+        Self::open(memory).map(Some)
+    }
+
+    fn open(memory: SharedMapping) -> Result<Self> {
+        // Best effort: without it a swapping host can slow a fault, never falsify it.
+        let _ = memory.lock_on_touch();
+        PageTable::open(memory).map(Self).map_err(|error| Error::Internal(error.to_string()))
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words().words()[index]
+    }
+
+    /// The header's plain values.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        let get = |index: usize| self.word(index).load(Ordering::Acquire);
+        Header {
+            id: get(word::ID),
+            parent: get(word::PARENT),
+            pid: get(word::PID) as i32,
+            start_time: get(word::START_TIME),
+            area: get(word::AREA_START)..get(word::AREA_END),
+        }
+    }
+
+    /// Where the space is in its life.
+    #[must_use]
+    pub fn phase(&self) -> Option<Phase> {
+        Phase::from_word(self.word(word::PHASE).load(Ordering::Acquire))
+    }
+
+    /// Go on to another phase.
+    pub fn set_phase(&self, phase: Phase) {
+        self.word(word::PHASE).store(phase as u64, Ordering::Release);
+    }
+
+    /// Inode of the userfaultfd: names it whatever number it has in whichever process.
+    #[must_use]
+    pub fn descriptor_inode(&self) -> u64 {
+        self.word(word::DESCRIPTOR_INODE).load(Ordering::Acquire)
+    }
+
+    /// Remember which userfaultfd belongs to this table.
+    pub fn set_descriptor_inode(&self, inode: u64) {
+        self.word(word::DESCRIPTOR_INODE).store(inode, Ordering::Release);
+    }
+
+    /// Forget our area in the target.
+    pub fn clear_area(&self) {
+        self.word(word::AREA_END).store(0, Ordering::Release);
+        self.word(word::AREA_START).store(0, Ordering::Release);
+    }
+
+    /// The words that messages are read into.
+    #[must_use]
+    pub fn journal(&self) -> &[AtomicU64] {
+        &self.words().words()[word::JOURNAL..word::JOURNAL + JOURNAL_MESSAGES * MESSAGE_WORDS]
+    }
+}
+
+/// Inode number of a descriptor; the kernel gives every userfaultfd one of its own.
+#[must_use]
+pub fn inode_of(descriptor: impl AsFd) -> u64 {
+    rustix::fs::fstat(descriptor).map_or(0, |stat| stat.st_ino)
+}
+
+/// A page in the staging area.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slot {
+    /// Whose contents are (or will be) there.
+    pub owner: Option<PageNumber>,
+    /// Pool copy from before, if the page came back earlier and may be unchanged.
+    pub kept: Option<Stored>,
+}
+
+/// What the space's lock guards.
+#[derive(Debug, Default)]
+pub struct Core {
+    /// State of the staging area, by slot number.  Volatile: the table has the truth.
+    pub slots: Vec<Slot>,
+    /// Faults read but not answered yet: address and whether it was a write.
+    pub pending: Vec<(u64, bool)>,
+    /// A page out ended in the middle of a move: contents may be in either place.
+    pub unsettled: bool,
+    /// End of the last run of never-populated pages that was filled, and its length in pages.
+    pub zero_run: (u64, u64),
+    /// The program unmapped or emptied our area: no more page outs.
+    pub area_lost: bool,
+}
+
+/// One managed address space.
+#[derive(Debug)]
+pub struct Space {
+    /// Plain facts.
+    pub header: Header,
+    /// Command name, for people.
+    pub command: String,
+    /// Seccomp mode of the target when it was attached.
+    pub seccomp: u32,
+    /// The descriptor that its faults and events come through.
+    pub descriptor: Userfaultfd,
+    /// Its memory; `None` for a child we know no pid of.
+    pub memory: Option<ForeignMemory>,
+    /// Its page states; `None` for a child we know no pid of.
+    pub pagemap: Option<Pagemap>,
+    /// What is where.
+    pub table: Table,
+    /// One lock per address space around {reading events, changing states, copying pages in}: what
+    /// was looked up before an event was read must not be copied in after it (rule R1).  Held for
+    /// at most one step of a page out; never while waiting for a thread of the target to stop.
+    pub core: Mutex<Core>,
+    /// Serialises attach, page out, page in and detach of this target; faults do not take it.
+    pub operation: Mutex<()>,
+    /// The address space does not exist any more.
+    pub gone: AtomicBool,
+    /// Faults answered.
+    pub faults: AtomicU64,
+    /// Of those, faults on never-populated pages.
+    pub faults_zero: AtomicU64,
+}
+
+impl Space {
+    /// Put a space together from its parts.
+    #[must_use]
+    pub fn new(
+        table: Table,
+        descriptor: Userfaultfd,
+        target: Option<&Target>,
+        memory: Option<ForeignMemory>,
+        pagemap: Option<Pagemap>,
+    ) -> Self {
+        let header = table.header();
+        let slots = ((header.area.end - header.area.start).saturating_sub(SCRATCH_BYTES)
+            / PAGE_SIZE as u64) as usize;
+        Self {
+            command: target.map_or_else(String::new, |target| target.command.clone()),
+            seccomp: target.map_or(0, |target| target.seccomp),
+            header,
+            descriptor,
+            memory,
+            pagemap,
+            table,
+            core: Mutex::new(Core { slots: vec![Slot::default(); slots], ..Core::default() }),
+            operation: Mutex::new(()),
+            gone: AtomicBool::new(false),
+            faults: AtomicU64::new(0),
+            faults_zero: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of the space.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.header.id
+    }
+
+    /// The staging area's addresses.
+    #[must_use]
+    pub fn staging(&self) -> Range<u64> {
+        let area = &self.header.area;
+        if area.is_empty() { 0..0 } else { area.start + SCRATCH_BYTES..area.end }
+    }
+
+    /// Address of a slot.
+    #[must_use]
+    pub fn slot_address(&self, slot: u64) -> u64 {
+        self.staging().start + slot * PAGE_SIZE as u64
+    }
+
+    /// Pages that are out: their contents are not in the target.
+    #[must_use]
+    pub fn pages_out(&self) -> u64 {
+        let counts = self.table.counts();
+        counts.pooled + counts.same + counts.staged + counts.lost
+    }
+
+    /// Read a staged page, if it is there.
+    #[must_use]
+    pub fn read_slot(&self, slot: u64, page: &mut [u8]) -> bool {
+        self.memory
+            .as_ref()
+            .is_some_and(|memory| memory.read(self.slot_address(slot), page).is_ok())
+    }
+
+    /// Note that the address space is gone.
+    pub fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether the address space is known to be gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,252 @@
+//! Everything that depends on the x86-64 architecture.
+//!
+//! Another architecture is one more file with these names: the register file, system call numbers,
+//! which interrupted calls return EINTR, and the *springboard*: a few bytes of code that a borrowed
+//! thread runs.
+//!
+//! # The springboard
+//!
+//! A borrowed thread executes one `clone`, nothing else.  The springboard is written so that the
+//! thread finds its own way home when we die at any point: after the call it reloads, from
+//! immediates, every register that a system call may change, and jumps back to where it was, to an
+//! exact re-execution of the call that we interrupted.  It uses no stack and leaves the flags alone.
+//! The new thread, should nobody be there to guide it, ends itself.
+//!
+//! ```text
+//! entry:   syscall                    ; clone, arguments set by us
+//!          xchg rax, rcx              ; rcx is lost to the call anyway
+//!          jrcxz child                ; does not touch the flags
+//!          mov  rax..r11, imm64       ; nine registers
+//!          jmp  [rip]                 ; home
+//! worker:  syscall                    ; the new thread's calls are made from here
+//! child:   xor edi, edi
+//!          mov eax, 60                ; exit: of this thread only
+//!          syscall
+//!          ud2
+//! ```
+
+/// Registers of a thread, as PTRACE_GETREGS gives them.
+#[derive(Clone, Copy)]
+pub struct Registers(pub libc::user_regs_struct);
+
+/// ELF machine number of what we can attach to.
+pub const ELF_MACHINE: u16 = 62;
+/// End of the part of the address space that a process can map.
+pub const ADDRESS_END: u64 = 0x7FFF_FFFF_F000;
+
+/// System calls issued in the target.
+pub mod call {
+    /// mmap(2)
+    pub const MMAP: u64 = 9;
+    /// munmap(2)
+    pub const MUNMAP: u64 = 11;
+    /// ioctl(2)
+    pub const IOCTL: u64 = 16;
+    /// madvise(2)
+    pub const MADVISE: u64 = 28;
+    /// recvmsg(2)
+    pub const RECVMSG: u64 = 47;
+    /// socketpair(2)
+    pub const SOCKETPAIR: u64 = 53;
+    /// clone(2)
+    pub const CLONE: u64 = 56;
+    /// exit(2): ends one thread
+    pub const EXIT: u64 = 60;
+    /// close_range(2)
+    pub const CLOSE_RANGE: u64 = 436;
+}
+
+/// Calls that return EINTR when a tracer stops them although no handler ran: signal(7), and
+/// measured for epoll_wait, recv with a timeout and sigtimedwait.
+const INTERRUPTIBLE: [u64; 14] = [
+    45,  // recvfrom (with SO_RCVTIMEO)
+    47,  // recvmsg
+    65,  // semop
+    128, // rt_sigtimedwait
+    208, // io_getevents
+    220, // semtimedop
+    232, // epoll_wait
+    281, // epoll_pwait
+    288, // accept4 (with SO_RCVTIMEO)
+    299, // recvmmsg
+    333, // io_pgetevents
+    426, // io_uring_enter
+    441, // epoll_pwait2
+    43,  // accept
+];
+
+const RESTART_SYS: i64 = -512;
+const RESTART_NOINTR: i64 = -513;
+const RESTART_NOHAND: i64 = -514;
+const RESTART_BLOCK: i64 = -516;
+const RESTART_SYSCALL_NUMBER: u64 = 219;
+const SYSCALL_LENGTH: u64 = 2;
+
+/// Whether a thread blocked in this call would see EINTR if it were borrowed without care.
+#[must_use]
+pub fn is_interruptible(number: u64) -> bool {
+    INTERRUPTIBLE.contains(&number)
+}
+
+/// Code bytes of the springboard and where its worker part begins.
+#[derive(Debug)]
+pub struct Springboard {
+    /// Position-independent code.
+    pub code: Vec<u8>,
+    /// Offset of `worker`.
+    pub worker: u64,
+}
+
+/// Upper bound of the code's length.
+pub const SPRINGBOARD_BYTES: usize = 128;
+
+impl Registers {
+    /// If the stop made an interruptible call return EINTR, set the thread to make the call again.
+    ///
+    /// The call restarts with its full timeout: a timed wait may last longer by what it had waited.
+    pub fn undo_interruption(&mut self) {
+        let number = self.0.orig_rax;
+        if self.0.rax as i64 == -i64::from(libc::EINTR) && is_interruptible(number) {
+            self.0.rip -= SYSCALL_LENGTH;
+            self.0.rax = number;
+            self.0.orig_rax = u64::MAX;
+        }
+    }
+
+    /// Registers with which `self`'s interrupted call goes on when the *thread itself* reloads
+    /// them, without the kernel's restart logic.
+    fn restarted(self) -> libc::user_regs_struct {
+        let mut registers = self.0;
+        if registers.orig_rax as i64 >= 0 {
+            match registers.rax as i64 {
+                RESTART_SYS | RESTART_NOINTR | RESTART_NOHAND => {
+                    registers.rip -= SYSCALL_LENGTH;
+                    registers.rax = registers.orig_rax;
+                }
+                RESTART_BLOCK => {
+                    registers.rip -= SYSCALL_LENGTH;
+                    registers.rax = RESTART_SYSCALL_NUMBER;
+                }
+                _ => {}
+            }
+        }
+        registers
+    }
+
+    /// Build the springboard that brings a thread with these registers home.
+    #[must_use]
+    pub fn springboard(self) -> Springboard {
+        let home = self.restarted();
+        let mut code = vec![0x0F, 0x05, 0x48, 0x91, 0xE3, 0];
+        let reload: [([u8; 2], u64); 9] = [
+            ([0x48, 0xB8], home.rax),
+            ([0x48, 0xB9], home.rcx),
+            ([0x48, 0xBA], home.rdx),
+            ([0x48, 0xBE], home.rsi),
+            ([0x48, 0xBF], home.rdi),
+            ([0x49, 0xB8], home.r8),
+            ([0x49, 0xB9], home.r9),
+            ([0x49, 0xBA], home.r10),
+            ([0x49, 0xBB], home.r11),
+        ];
+        for (opcode, value) in reload {
+            code.extend_from_slice(&opcode);
+            code.extend_from_slice(&value.to_le_bytes());
+        }
+        code.extend_from_slice(&[0xFF, 0x25, 0, 0, 0, 0]);
+        code.extend_from_slice(&home.rip.to_le_bytes());
+        let worker = code.len() as u64;
+        code.extend_from_slice(&[0x0F, 0x05]);
+        // The displacement of jrcxz counts from the byte after it.
+        code[5] = (code.len() - 6) as u8;
+        code.extend_from_slice(&[0x31, 0xFF, 0xB8, 60, 0, 0, 0, 0x0F, 0x05, 0x0F, 0x0B]);
+        Springboard { code, worker }
+    }
+
+    /// The same thread, about to execute a system call instruction at `address`.
+    #[must_use]
+    pub fn calling(self, address: u64, number: u64, arguments: [u64; 6]) -> Self {
+        let mut registers = self.0;
+        registers.rip = address;
+        registers.rax = number;
+        registers.orig_rax = u64::MAX;
+        registers.rdi = arguments[0];
+        registers.rsi = arguments[1];
+        registers.rdx = arguments[2];
+        registers.r10 = arguments[3];
+        registers.r8 = arguments[4];
+        registers.r9 = arguments[5];
+        Self(registers)
+    }
+
+    /// The thread's stack pointer.
+    #[must_use]
+    pub fn stack_pointer(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// The thread's thread-local storage.
+    #[must_use]
+    pub fn thread_pointer(&self) -> u64 {
+        self.0.fs_base
+    }
+
+    /// The system call the thread is about to make, at a call-entry stop.
+    #[must_use]
+    pub fn call_number(&self) -> u64 {
+        self.0.orig_rax
+    }
+
+    /// The result of a system call, at a call-exit stop.
+    #[must_use]
+    pub fn result(&self) -> i64 {
+        self.0.rax as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registers() -> Registers {
+        // SAFETY: all-zero is a valid value of this structure of integers.
+        let mut raw: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        raw.rip = 0x1000;
+        raw.orig_rax = u64::MAX;
+        Registers(raw)
+    }
+
+    #[test]
+    fn the_springboard_fits_its_room() {
+        assert!(registers().springboard().code.len() <= SPRINGBOARD_BYTES);
+    }
+
+    #[test]
+    fn a_restartable_call_is_made_again() {
+        let mut thread = registers();
+        thread.0.orig_rax = 0;
+        thread.0.rax = RESTART_SYS as u64;
+        assert_eq!((0x0FFE, 0), (thread.restarted().rip, thread.restarted().rax));
+        thread.0.orig_rax = 35;
+        thread.0.rax = RESTART_BLOCK as u64;
+        assert_eq!(RESTART_SYSCALL_NUMBER, thread.restarted().rax);
+    }
+
+    #[test]
+    fn epoll_wait_never_sees_our_interruption() {
+        let mut thread = registers();
+        thread.0.orig_rax = 232;
+        thread.0.rax = -i64::from(libc::EINTR) as u64;
+        thread.undo_interruption();
+        assert_eq!((0x0FFE, 232), (thread.0.rip, thread.0.rax));
+    }
+
+    #[test]
+    fn an_interruption_of_its_own_is_left_alone() {
+        let mut thread = registers();
+        thread.0.orig_rax = 0;
+        thread.0.rax = -i64::from(libc::EINTR) as u64;
+        thread.undo_interruption();
+        assert_eq!(0x1000, thread.0.rip);
+    }
+}

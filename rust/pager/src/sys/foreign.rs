@@ -1,0 +1,109 @@
+//! Another process seen from outside: its memory, its descriptors, its identity.
+//!
+//! Memory of another process is never a Rust reference; it is copied through /proc/PID/mem.  That
+//! file is bound to one address space when it is opened, so after exec it reads nothing, and a page
+//! that is out gives EIO instead of making us wait for ourselves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// Memory of one address space.
+#[derive(Debug)]
+pub struct ForeignMemory(File);
+
+impl ForeignMemory {
+    /// Open the memory of a process.
+    ///
+    /// # Errors
+    /// EACCES or EPERM: no right to trace it; ESRCH: gone.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        let file =
+            std::fs::OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Self(file))
+    }
+
+    /// Fill `bytes` from `address`.
+    ///
+    /// # Errors
+    /// EIO: a page is missing; `UnexpectedEof`: the address space is gone.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, address)
+    }
+
+    /// Write all of `bytes` at `address`, also where the process itself may not write.
+    ///
+    /// # Errors
+    /// EIO: a page is missing or the kernel forbids it.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, address)
+    }
+}
+
+/// Open a pidfd for one thread (PIDFD_THREAD, Linux 6.9).
+///
+/// # Errors
+/// EINVAL: the kernel is older; ESRCH: gone.
+pub fn open_thread(thread: i32) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+    // SAFETY: takes numbers only.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) };
+    owned(raw)
+}
+
+/// Duplicate descriptor `number` of the process or thread that `pidfd` names into our table.
+///
+/// # Errors
+/// EPERM: no right to trace it; EBADF: it has no such descriptor.
+pub fn take_descriptor(pidfd: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
+    owned(raw)
+}
+
+fn owned(raw: libc::c_long) -> io::Result<OwnedFd> {
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) })
+}
+
+/// Kill this process at once, as kill -9 from outside would (for the crash tests).
+pub fn kill_self() -> ! {
+    loop {
+        // SAFETY: a signal to ourselves; it does not return to this thread.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
+/// How far the calling thread could be raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Real-time, first in, first out.
+    Realtime,
+    /// The best nice value.
+    Nice,
+    /// None was allowed.
+    Normal,
+}
+
+/// Put the calling thread before ordinary ones: a fault waits for it.
+pub fn raise_priority() -> Priority {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: pid 0 is the calling thread; the structure lives through the call.
+    let result = unsafe {
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const parameters,
+        )
+    };
+    if result == 0 {
+        return Priority::Realtime;
+    }
+    // SAFETY: numbers only; 0 is the calling thread.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    if result == 0 { Priority::Nice } else { Priority::Normal }
+}

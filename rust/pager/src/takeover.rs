@@ -1,0 +1,178 @@
+//! Go on where a killed engine stopped.
+//!
+//! The keeper gives the descriptors back; the tables in shared memory are the truth.  In order:
+//! match each table with its userfaultfd by inode; work off the journals (events that were read but
+//! not yet applied); count the pool's references from the tables; bring half-moved pages home; wake
+//! every sleeper, because a fault that the dead engine had read does not come again.  Only then does
+//! a new keeper take the old one's place.
+
+use crate::address::{PAGES_END, PageNumber};
+use crate::attach::take_area_out;
+use crate::error::{Error, Result};
+use crate::keeper::Inheritance;
+use crate::page_table::Entry;
+use crate::points;
+use crate::serve::Answer;
+use crate::shared::{Kit, Shared};
+use crate::space::{MEMFD_NAME, Phase, Space, Table, inode_of};
+use crate::store;
+use crate::sys::foreign::ForeignMemory;
+use crate::sys::pagemap::Pagemap;
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::target::{self, Target};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// What was handed over, sorted.
+#[derive(Debug)]
+pub struct Estate {
+    /// The pool's memfd.
+    pub pool: Option<OwnedFd>,
+    tables: Vec<Table>,
+    userfaultfds: HashMap<u64, (RawFd, OwnedFd)>,
+}
+
+impl Estate {
+    /// Sort an inheritance by what /proc says each descriptor is.
+    ///
+    /// # Errors
+    /// `IncompatibleState`: made by a version with another format; nothing was changed.
+    pub fn sort(inheritance: Inheritance) -> Result<Self> {
+        let mut estate =
+            Self { pool: None, tables: Vec::new(), userfaultfds: HashMap::new() };
+        for (number, descriptor) in inheritance {
+            use std::os::fd::AsRawFd;
+            let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+            let link = std::fs::read_link(link).unwrap_or_default();
+            let link = link.to_string_lossy();
+            let name = link.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
+            if link.starts_with("anon_inode:") {
+                estate.userfaultfds.insert(inode_of(&descriptor), (number, descriptor));
+            } else if name == store::MEMFD_NAME {
+                estate.pool = Some(descriptor);
+            } else if name == MEMFD_NAME {
+                estate.tables.extend(Table::take_over(descriptor)?);
+            } else if name.starts_with("agentzip:") {
+                let found = name.rsplit(':').next().and_then(|text| text.parse().ok());
+                let found = found.unwrap_or(0);
+                return Err(Error::IncompatibleState {
+                    found,
+                    known: crate::space::STATE_FORMAT,
+                });
+            }
+        }
+        Ok(estate)
+    }
+
+    /// Whether nothing was left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+}
+
+/// Make every inherited space served again; returns the pids of attached targets.
+///
+/// # Errors
+/// A damaged state: nothing is served, and the old keeper still holds everything.
+pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
+    let mut spaces = Vec::new();
+    let mut unfinished = Vec::new();
+    let tables = std::mem::take(&mut estate.tables);
+    let highest = tables.iter().map(|table| table.header().id).max().unwrap_or(0);
+    shared.next_id.store(highest + 1, std::sync::atomic::Ordering::Relaxed);
+    for table in tables {
+        match table.phase() {
+            // Made again from the parent's journal.
+            Some(Phase::Copying) | None => continue,
+            Some(Phase::Attaching) => {
+                unfinished.push(table);
+                continue;
+            }
+            Some(Phase::Attached | Phase::Child | Phase::Detaching) => {}
+        }
+        let Some((_, descriptor)) = estate.userfaultfds.remove(&table.descriptor_inode()) else {
+            // Detached completely but for the table itself.
+            continue;
+        };
+        spaces.push(reopen(table, descriptor.into()));
+    }
+    let by_number = estate.userfaultfds.drain().map(|(_, pair)| pair).collect();
+    *shared.inherited.lock() = Some(by_number);
+    let mut kit = Kit::default();
+    for space in &spaces {
+        space.apply_journal(&mut space.core.lock(), shared, &mut kit);
+    }
+    // What nobody claimed never had a page out: an attach that was not completed.
+    *shared.inherited.lock() = None;
+    for space in spaces {
+        shared.adopt(Arc::new(space))?;
+    }
+    points::pass("takeover.received");
+    adopt_slots(shared)?;
+    for space in shared.all_spaces() {
+        settle(shared, &space, &mut kit);
+    }
+    points::pass("takeover.settled");
+    for table in unfinished {
+        abandon(shared, table);
+    }
+    let mut pids: Vec<i32> = shared
+        .all_spaces()
+        .iter()
+        .filter(|space| space.header.pid != 0 && !space.is_gone())
+        .map(|space| space.header.pid)
+        .collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+fn reopen(table: Table, descriptor: Userfaultfd) -> Space {
+    let header = table.header();
+    let same = header.pid != 0 && target::start_time(header.pid) == Some(header.start_time);
+    let memory = same.then(|| ForeignMemory::open(header.pid).ok()).flatten();
+    let pagemap = same.then(|| Pagemap::open(header.pid).ok()).flatten();
+    let described = same.then(|| Target::describe(header.pid, &[]).ok()).flatten();
+    Space::new(table, descriptor, described.as_ref(), memory, pagemap)
+}
+
+fn adopt_slots(shared: &Shared) -> Result<()> {
+    for space in shared.all_spaces() {
+        let mut outcome = Ok(());
+        space.table.for_each(PageNumber(0)..PageNumber(PAGES_END), |_, entry| {
+            if let Entry::Pooled(stored) | Entry::Kept(stored) = entry
+                && outcome.is_ok()
+            {
+                outcome = shared.store.adopt(&stored);
+            }
+        });
+        outcome?;
+    }
+    shared.store.finish_adoption(shared.settings.pool_bytes_max);
+    Ok(())
+}
+
+fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
+    if !space.descriptor.is_alive() {
+        space.set_gone();
+        return;
+    }
+    let mut core = space.core.lock();
+    core.unsettled = true;
+    // On `Later` it stays unsettled, and the housekeeper tries again.
+    if space.settle(&mut core, shared, kit) == Answer::Gone {
+        return;
+    }
+    drop(core);
+    space.descriptor.wake(0x1_0000, crate::sys::arch::ADDRESS_END - 0x1_0000);
+}
+
+/// An attach that was not completed: take our area out of the target, if it got that far.
+fn abandon(shared: &Shared, table: Table) {
+    let Ok(descriptor) = Userfaultfd::for_self() else { return };
+    let space = reopen(table, descriptor);
+    // The target may be gone; then there is nothing to take out.
+    let _ = take_area_out(shared, &space);
+}

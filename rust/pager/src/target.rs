@@ -1,0 +1,198 @@
+//! One foreign process: who it is, whether we may have it, which of its threads to borrow.
+
+use crate::error::{Error, Result};
+use crate::sys::arch;
+use std::fs;
+use std::io::{ErrorKind, Read};
+
+/// Identity and description of a process.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks after boot; with the pid, an identity.
+    pub start_time: u64,
+    /// Command name.
+    pub command: String,
+    /// Number of threads.
+    pub threads: u32,
+    /// Seccomp mode (0: none).
+    pub seccomp: u32,
+    /// Address ranges of its arguments and environment, which other programs read.
+    pub arguments: std::ops::Range<u64>,
+}
+
+/// A thread as a candidate for borrowing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// 0: best.
+    pub rank: u8,
+    /// Thread id.
+    pub thread: i32,
+    /// Stack pointer where it sleeps, 0 if it runs.
+    pub stack_pointer: u64,
+}
+
+/// Process flag of kernel threads (include/linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+struct Stat {
+    command: String,
+    state: char,
+    flags: u64,
+    start_time: u64,
+    arguments: std::ops::Range<u64>,
+}
+
+fn read_stat(path: &str) -> Option<Stat> {
+    let text = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // The command may itself hold spaces and parentheses: the last one ends it.
+    let (head, tail) = text.rsplit_once(')')?;
+    let (_, command) = head.split_once('(')?;
+    let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index - 3).and_then(|text| text.parse::<u64>().ok());
+    let (first, last) = (number(48).unwrap_or(0), number(51).unwrap_or(0));
+    Some(Stat {
+        command: command.to_owned(),
+        state: fields.first()?.chars().next()?,
+        flags: number(9)?,
+        start_time: number(22)?,
+        arguments: first..last.max(first),
+    })
+}
+
+/// Start time of a process, if it exists and is no zombie.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    read_stat(&format!("/proc/{pid}/stat"))
+        .filter(|stat| !matches!(stat.state, 'Z' | 'X'))
+        .map(|stat| stat.start_time)
+}
+
+/// One number of /proc/PID/status.
+fn status_number(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find(|line| line.starts_with(key))?;
+    line[key.len()..].trim_start_matches(':').split_ascii_whitespace().next()?.parse().ok()
+}
+
+impl Target {
+    /// Check that a process may be attached, touching nothing.
+    ///
+    /// # Errors
+    /// The refusal, with its cause.
+    pub fn describe(pid: i32, own: &[i32]) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))
+            .map_err(|_| Error::NoSuchProcess(pid))?;
+        let stat = read_stat(&format!("/proc/{pid}/stat")).ok_or(Error::NoSuchProcess(pid))?;
+        if status_number(&status, "Tgid") != u64::try_from(pid).ok()
+            || matches!(stat.state, 'Z' | 'X')
+        {
+            return Err(Error::NoSuchProcess(pid));
+        }
+        if own.contains(&pid) {
+            return Err(Error::OwnProcess(pid));
+        }
+        if stat.flags & PF_KTHREAD != 0 {
+            return Err(Error::KernelThread(pid));
+        }
+        let tracer = status_number(&status, "TracerPid").unwrap_or(0);
+        if tracer != 0 {
+            let tracer = i32::try_from(tracer).unwrap_or(0);
+            return Err(Error::AlreadyTraced { pid, tracer });
+        }
+        check_architecture(pid)?;
+        Ok(Self {
+            pid,
+            start_time: stat.start_time,
+            command: stat.command,
+            threads: status_number(&status, "Threads").unwrap_or(1) as u32,
+            seccomp: status_number(&status, "Seccomp").unwrap_or(0) as u32,
+            arguments: stat.arguments,
+        })
+    }
+
+    /// Whether the pid still names the process that was described.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+fn check_architecture(pid: i32) -> Result<()> {
+    let mut head = [0u8; 20];
+    let what = || format!("reading /proc/{pid}/exe");
+    let opened = fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut file| {
+        file.read_exact(&mut head)?;
+        Ok(())
+    });
+    match opened {
+        Ok(()) => {}
+        Err(cause) if cause.kind() == ErrorKind::PermissionDenied => {
+            return Err(Error::NotPermitted { what: what(), cause });
+        }
+        // A deleted or unreadable image says nothing; the register width tells later.
+        Err(_) => return Ok(()),
+    }
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    if head.starts_with(b"\x7fELF") && (head[4] != 2 || machine != arch::ELF_MACHINE) {
+        let width = if head[4] == 1 { "32-bit" } else { "64-bit" };
+        let found = format!("{width} ELF, machine {machine}");
+        return Err(Error::WrongArchitecture { pid, found });
+    }
+    Ok(())
+}
+
+/// Threads of a process in the order in which to try to borrow them.
+///
+/// Best is a thread asleep in a call that restarts exactly; then one that runs; last one in a call
+/// that would see EINTR, for which the borrower makes up (`Registers::undo_interruption`).
+#[must_use]
+pub fn candidates(pid: i32) -> Vec<Candidate> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut found: Vec<Candidate> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|thread| candidate(pid, thread))
+        .collect();
+    found.sort_by_key(|candidate| (candidate.rank, candidate.thread));
+    found
+}
+
+fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
+    let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok();
+    let fields: Vec<&str> =
+        call.as_deref().unwrap_or("").split_ascii_whitespace().collect();
+    let number = fields.first().and_then(|text| text.parse::<u64>().ok());
+    let hexadecimal =
+        |text: &&str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let stack_pointer = if fields.len() >= 3 {
+        fields.get(fields.len() - 2).and_then(hexadecimal).unwrap_or(0)
+    } else {
+        0
+    };
+    let rank = match (stat.state, number) {
+        ('Z' | 'X' | 'D' | 't', _) => return None,
+        ('S', Some(number)) if arch::is_interruptible(number) => 2,
+        ('S', _) => 0,
+        ('T', _) => 3,
+        _ => 1,
+    };
+    Some(Candidate { rank, thread, stack_pointer })
+}
+
+/// Text of /proc/PID/smaps (with flags and sizes) or, cheaper, /proc/PID/maps.
+///
+/// # Errors
+/// The process is gone or may not be read.
+pub fn read_maps(pid: i32, with_flags: bool) -> Result<String> {
+    let file = if with_flags { "smaps" } else { "maps" };
+    fs::read(format!("/proc/{pid}/{file}"))
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .map_err(|cause| match cause.kind() {
+            ErrorKind::PermissionDenied => {
+                Error::NotPermitted { what: format!("reading /proc/{pid}/{file}"), cause }
+            }
+            _ => Error::TargetGone(pid),
+        })
+}

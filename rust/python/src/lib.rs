@@ -1,0 +1,199 @@
+//! The thin door between Python and the engine.
+//!
+//! Every call releases the GIL; only plain values cross.  The contract, with all its docstrings, is
+//! `python/agentzip/_native.pyi`.
+
+mod error;
+mod values;
+
+use crate::error::raise;
+use crate::values::{
+    AttachReport, DetachReport, EngineStats, PageInReport, PageOutReport, Region, SpaceStatus,
+    TargetInfo, as_ranges,
+};
+use agentzip_pager::address::PAGE_SIZE;
+use agentzip_pager::codec::Algorithm;
+use agentzip_pager::error::Error;
+use agentzip_pager::target::Target;
+use agentzip_pager::{engine, features as probes, points, region, shared, space, target};
+use pyo3::prelude::*;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Settings of one engine.
+#[pyclass(frozen, module = "agentzip._native")]
+struct EngineSettings {
+    settings: shared::Settings,
+    crash_at: Option<String>,
+}
+
+#[pymethods]
+impl EngineSettings {
+    #[new]
+    #[pyo3(signature = (run_dir, *, pool_bytes_max=8 << 30, algorithm="zstd", level=3,
+                        fault_threads=2, stop_limit_us=20_000, chunk_pages=1024, crash_at=None))]
+    // Python's keyword arguments are the settings object; Rust's side gets one value.
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        run_dir: String,
+        pool_bytes_max: u64,
+        algorithm: &str,
+        level: i32,
+        fault_threads: usize,
+        stop_limit_us: u64,
+        chunk_pages: usize,
+        crash_at: Option<String>,
+    ) -> PyResult<Self> {
+        let algorithm = Algorithm::parse(algorithm, level)
+            .map_err(|problem| raise(Error::InvalidSetting { field: "algorithm", problem }))?;
+        let settings = shared::Settings {
+            run_dir,
+            pool_bytes_max,
+            algorithm,
+            fault_threads,
+            stop_limit: Duration::from_micros(stop_limit_us),
+            chunk_pages,
+        };
+        settings.check().map_err(raise)?;
+        Ok(Self { settings, crash_at })
+    }
+}
+
+/// The pager of one host.
+#[pyclass(frozen, module = "agentzip._native")]
+struct Engine(engine::Engine);
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, settings: &EngineSettings) -> PyResult<Self> {
+        if let Some(point) = &settings.crash_at {
+            points::arm(point).map_err(raise)?;
+        }
+        let settings = settings.settings.clone();
+        py.detach(|| engine::Engine::start(settings)).map(Self).map_err(raise)
+    }
+
+    fn adopted(&self) -> Vec<i32> {
+        self.0.adopted().to_vec()
+    }
+
+    #[pyo3(signature = (pid, start_time=None))]
+    fn attach(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        start_time: Option<u64>,
+    ) -> PyResult<AttachReport> {
+        let report = py.detach(|| self.0.attach(pid, start_time)).map_err(raise)?;
+        Ok(AttachReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (pid, ranges=None, keep=None))]
+    fn page_out(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        ranges: Option<Vec<(u64, u64)>>,
+        keep: Option<Vec<(u64, u64)>>,
+    ) -> PyResult<PageOutReport> {
+        let ranges = ranges.map(as_ranges).transpose()?;
+        let keep = as_ranges(keep.unwrap_or_default())?;
+        let report =
+            py.detach(|| self.0.page_out(pid, ranges.as_deref(), &keep)).map_err(raise)?;
+        Ok(PageOutReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (pid, ranges=None))]
+    fn page_in(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        ranges: Option<Vec<(u64, u64)>>,
+    ) -> PyResult<PageInReport> {
+        let ranges = ranges.map(as_ranges).transpose()?;
+        let report = py.detach(|| self.0.page_in(pid, ranges.as_deref())).map_err(raise)?;
+        Ok(PageInReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (pid, memory_floor_bytes=67_108_864))]
+    fn detach(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        memory_floor_bytes: u64,
+    ) -> PyResult<DetachReport> {
+        let report = py.detach(|| self.0.detach(pid, memory_floor_bytes)).map_err(raise)?;
+        Ok(DetachReport::new(pid, &report))
+    }
+
+    fn page_in_space(&self, py: Python<'_>, space_id: u64) -> PyResult<PageInReport> {
+        let report = py.detach(|| self.0.page_in_space(space_id)).map_err(raise)?;
+        Ok(PageInReport::new(0, &report))
+    }
+
+    fn spaces(&self, py: Python<'_>) -> Vec<SpaceStatus> {
+        py.detach(|| {
+            let mut spaces = self.0.shared().all_spaces();
+            spaces.sort_by_key(|space| space.id());
+            spaces.iter().map(|space| SpaceStatus::new(space)).collect()
+        })
+    }
+
+    fn stats(&self, py: Python<'_>) -> EngineStats {
+        py.detach(|| EngineStats::new(&self.0))
+    }
+
+    fn reset_stats(&self) {
+        let shared = self.0.shared();
+        shared.counters.reset();
+        shared.service.reset();
+        shared.stop.reset();
+        shared.hold.reset();
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.close()).map_err(raise)
+    }
+}
+
+/// Check that a process could be attached.
+#[pyfunction]
+fn describe(py: Python<'_>, pid: i32) -> PyResult<TargetInfo> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let target = py.detach(|| Target::describe(pid, &[own])).map_err(raise)?;
+    Ok(TargetInfo::new(&target))
+}
+
+/// Every mapping of a process with the pager's decision.
+#[pyfunction]
+#[pyo3(signature = (pid, engine=None))]
+fn regions(py: Python<'_>, pid: i32, engine: Option<&Engine>) -> PyResult<Vec<Region>> {
+    let found = py
+        .detach(|| target::read_maps(pid, true).map(|text| region::parse(&text)))
+        .map_err(raise)?;
+    let space = engine.and_then(|engine| engine.0.shared().space_of(pid));
+    Ok(py.detach(|| {
+        found.iter().map(|region| Region::new(region, space.as_deref())).collect()
+    }))
+}
+
+/// Probe what this kernel allows.
+#[pyfunction]
+fn features(py: Python<'_>) -> HashMap<&'static str, String> {
+    py.detach(|| probes::probe().into_iter().collect())
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("PAGE_SIZE", PAGE_SIZE)?;
+    module.add("STATE_FORMAT", space::STATE_FORMAT)?;
+    module.add("CRASH_POINTS", points::NAMES.to_vec())?;
+    module.add_class::<EngineSettings>()?;
+    module.add_class::<Engine>()?;
+    values::add_classes(module)?;
+    module.add_function(wrap_pyfunction!(describe, module)?)?;
+    module.add_function(wrap_pyfunction!(regions, module)?)?;
+    module.add_function(wrap_pyfunction!(features, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,390 @@
+//! Plain values on their way to Python.
+
+use crate::error::raise;
+use agentzip_pager::address::{ByteAddress, PAGE_SIZE};
+use agentzip_pager::error::Error;
+use agentzip_pager::page_table::Entry;
+use agentzip_pager::space::Space;
+use agentzip_pager::stats::Histogram;
+use agentzip_pager::target::Target;
+use agentzip_pager::{attach, engine, page_in, page_out, region};
+use pyo3::prelude::*;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Byte ranges as they come from Python, checked.
+pub fn as_ranges(pairs: Vec<(u64, u64)>) -> PyResult<Vec<Range<u64>>> {
+    let page = PAGE_SIZE as u64;
+    let check = |(start, end): (u64, u64)| {
+        if start < end && start % page == 0 && end % page == 0 {
+            Ok(start..end)
+        } else {
+            let problem = format!("{start:#x}-{end:#x} is not a range of whole pages");
+            Err(raise(Error::InvalidSetting { field: "ranges", problem }))
+        }
+    };
+    pairs.into_iter().map(check).collect()
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+macro_rules! value {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[pyclass(frozen, get_all, module = "agentzip._native")]
+        pub struct $name { $($field: $type,)* }
+
+        #[pymethods]
+        impl $name {
+            fn __repr__(&self) -> String {
+                let fields = [$(format!("{}={:?}", stringify!($field), self.$field)),*];
+                format!("{}({})", stringify!($name), fields.join(", "))
+            }
+        }
+    };
+}
+
+value!(
+    /// What an attach cost.
+    AttachReport {
+        pid: i32,
+        stop_us: f64,
+        attach_us: f64,
+        warnings: Vec<String>,
+    }
+);
+
+impl AttachReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &attach::AttachReport) -> Self {
+        Self {
+            pid,
+            stop_us: micros(report.stop),
+            attach_us: micros(report.elapsed),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+value!(
+    /// What a page out did.
+    PageOutReport {
+        pid: i32,
+        pages_moved: u64,
+        pages_stored: u64,
+        pages_clean: u64,
+        pages_same_filled: u64,
+        pages_raw: u64,
+        pages_returned: u64,
+        pages_pinned: u64,
+        regions_skipped: u64,
+        bytes_logical: u64,
+        bytes_stored: u64,
+        chunks: u64,
+        elapsed_us: f64,
+        stop_us: f64,
+        hold_us: Vec<f64>,
+        pool_full: bool,
+    }
+);
+
+impl PageOutReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &page_out::PageOutReport) -> Self {
+        Self {
+            pid,
+            pages_moved: report.pages_moved,
+            pages_stored: report.pages_stored,
+            pages_clean: report.pages_clean,
+            pages_same_filled: report.pages_same_filled,
+            pages_raw: report.pages_raw,
+            pages_returned: report.pages_returned,
+            pages_pinned: report.pages_pinned,
+            regions_skipped: report.regions_skipped,
+            bytes_logical: report.pages_stored * PAGE_SIZE as u64,
+            bytes_stored: report.bytes_stored,
+            chunks: report.chunks,
+            elapsed_us: micros(report.elapsed),
+            stop_us: micros(report.stop),
+            hold_us: report.hold.iter().copied().map(micros).collect(),
+            pool_full: report.pool_full,
+        }
+    }
+}
+
+value!(
+    /// What a page in did.
+    PageInReport {
+        pid: i32,
+        pages_in: u64,
+        pages_present: u64,
+        pages_lost: u64,
+        pages_out: u64,
+        elapsed_us: f64,
+    }
+);
+
+impl PageInReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &page_in::PageInReport) -> Self {
+        Self {
+            pid,
+            pages_in: report.pages_in,
+            pages_present: report.pages_present,
+            pages_lost: report.pages_lost,
+            pages_out: report.pages_out,
+            elapsed_us: micros(report.elapsed),
+        }
+    }
+}
+
+value!(
+    /// What a detach did.
+    DetachReport {
+        pid: i32,
+        pages_in: u64,
+        pages_out: u64,
+        complete: bool,
+        elapsed_us: f64,
+        stop_us: f64,
+    }
+);
+
+impl DetachReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &attach::DetachReport) -> Self {
+        Self {
+            pid,
+            pages_in: report.pages_in,
+            pages_out: report.pages_out,
+            complete: report.complete,
+            elapsed_us: micros(report.elapsed),
+            stop_us: micros(report.stop),
+        }
+    }
+}
+
+value!(
+    /// One managed address space.
+    SpaceStatus {
+        id: u64,
+        pid: i32,
+        parent_id: u64,
+        command: String,
+        state: &'static str,
+        pages_out: u64,
+        pages_staged: u64,
+        pages_kept: u64,
+        pages_same_filled: u64,
+        pages_lost: u64,
+        bytes_logical: u64,
+        bytes_pool: u64,
+        bytes_table: u64,
+        faults: u64,
+        faults_zero: u64,
+    }
+);
+
+impl SpaceStatus {
+    /// From the engine's.
+    pub fn new(space: &Space) -> Self {
+        let counts = space.table.counts();
+        let gone = space.is_gone();
+        let state = space.table.phase().map_or("attaching", |phase| phase.name());
+        Self {
+            id: space.id(),
+            pid: space.header.pid,
+            parent_id: space.header.parent,
+            command: space.command.clone(),
+            state: if gone { "gone" } else { state },
+            pages_out: space.pages_out(),
+            pages_staged: counts.staged,
+            pages_kept: counts.kept,
+            pages_same_filled: counts.same,
+            pages_lost: counts.lost,
+            bytes_logical: space.pages_out() * PAGE_SIZE as u64,
+            bytes_pool: counts.encoded_bytes,
+            bytes_table: space.table.words().resident_bytes(),
+            faults: space.faults.load(Ordering::Relaxed),
+            faults_zero: space.faults_zero.load(Ordering::Relaxed),
+        }
+    }
+}
+
+value!(
+    /// A latency distribution.
+    Latency {
+        count: u64,
+        p50_us: f64,
+        p99_us: f64,
+        max_us: f64,
+        mean_us: f64,
+    }
+);
+
+impl Clone for Latency {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl std::fmt::Debug for Latency {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.__repr__())
+    }
+}
+
+impl Latency {
+    #[allow(clippy::cast_precision_loss)]
+    fn new(histogram: &Histogram) -> Self {
+        let snapshot = histogram.snapshot();
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        Self {
+            count: snapshot.count,
+            p50_us: micros(snapshot.p50_ns),
+            p99_us: micros(snapshot.p99_ns),
+            max_us: micros(snapshot.max_ns),
+            mean_us: micros(snapshot.mean_ns),
+        }
+    }
+}
+
+value!(
+    /// Figures of the whole engine.
+    EngineStats {
+        pool_bytes: u64,
+        pool_payload_bytes: u64,
+        pool_bytes_max: u64,
+        pool_slots: u64,
+        table_bytes: u64,
+        faults: u64,
+        faults_zero: u64,
+        faults_already_present: u64,
+        faults_retried: u64,
+        pages_lost: u64,
+        events_fork: u64,
+        events_remap: u64,
+        events_remove: u64,
+        events_unmap: u64,
+        fault_service: Latency,
+        stop: Latency,
+        hold: Latency,
+        keeper_pid: i32,
+        keeper_restarts: u64,
+    }
+);
+
+impl EngineStats {
+    /// From the engine's.
+    pub fn new(engine: &engine::Engine) -> Self {
+        let shared = engine.shared();
+        let pool = shared.store.stats();
+        let counters = shared.counters.snapshot();
+        let (keeper_pid, keeper_restarts) = engine.keeper();
+        let tables = shared.all_spaces();
+        Self {
+            pool_bytes: shared.store.resident_bytes(),
+            pool_payload_bytes: pool.bytes_slots,
+            pool_bytes_max: pool.bytes_max,
+            pool_slots: pool.slots,
+            table_bytes: tables.iter().map(|space| space.table.words().resident_bytes()).sum(),
+            faults: counters.faults,
+            faults_zero: counters.faults_zero,
+            faults_already_present: counters.faults_already_present,
+            faults_retried: counters.faults_retried,
+            pages_lost: counters.pages_lost,
+            events_fork: counters.events_fork,
+            events_remap: counters.events_remap,
+            events_remove: counters.events_remove,
+            events_unmap: counters.events_unmap,
+            fault_service: Latency::new(&shared.service),
+            stop: Latency::new(&shared.stop),
+            hold: Latency::new(&shared.hold),
+            keeper_pid,
+            keeper_restarts,
+        }
+    }
+}
+
+value!(
+    /// One mapping of a process.
+    Region {
+        start: u64,
+        end: u64,
+        protection: String,
+        name: String,
+        kind: &'static str,
+        resident_bytes: u64,
+        out_bytes: u64,
+        movable: bool,
+        reason: &'static str,
+    }
+);
+
+impl Region {
+    /// From the engine's.
+    pub fn new(region: &region::Region, space: Option<&Space>) -> Self {
+        let decision = region.decide(space.map(|space| &space.header.area));
+        let mut out = 0;
+        if let Some(space) = space {
+            let pages =
+                ByteAddress(region.range.start).page()..ByteAddress(region.range.end).page();
+            let _core = space.core.lock();
+            space.table.for_each(pages, |_, entry| {
+                let is_out = !matches!(entry, Entry::Absent | Entry::Kept(_));
+                out += if is_out { PAGE_SIZE as u64 } else { 0 };
+            });
+        }
+        Self {
+            start: region.range.start,
+            end: region.range.end,
+            protection: region.protection.clone(),
+            name: region.name.clone(),
+            kind: decision.kind.name(),
+            resident_bytes: region.resident,
+            out_bytes: out,
+            movable: decision.movable,
+            reason: decision.reason,
+        }
+    }
+}
+
+value!(
+    /// A process before it is attached.
+    TargetInfo {
+        pid: i32,
+        start_time: u64,
+        command: String,
+        threads: u32,
+        seccomp: u32,
+    }
+);
+
+impl TargetInfo {
+    /// From the engine's.
+    pub fn new(target: &Target) -> Self {
+        Self {
+            pid: target.pid,
+            start_time: target.start_time,
+            command: target.command.clone(),
+            threads: target.threads,
+            seccomp: target.seccomp,
+        }
+    }
+}
+
+/// Add every class to the module.
+pub fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<AttachReport>()?;
+    module.add_class::<PageOutReport>()?;
+    module.add_class::<PageInReport>()?;
+    module.add_class::<DetachReport>()?;
+    module.add_class::<SpaceStatus>()?;
+    module.add_class::<Latency>()?;
+    module.add_class::<EngineStats>()?;
+    module.add_class::<Region>()?;
+    module.add_class::<TargetInfo>()
+}
