@@ -9,9 +9,9 @@
 //! # Safety
 //!
 //! The twin is a forked image of a threaded process: locks may be held by threads that do not exist
-//! in it, so it must not allocate, touch thread-local state or call into the C library beyond
-//! memory copies.  It uses raw system calls (rustix's Linux backend) and its own stack only, and
-//! gives the rest of its copy of our memory back to the host.
+//! in it, so it must not allocate or call into the C library beyond memory copies and plain system
+//! calls.  It uses its own stack and the starting thread's local storage only, and gives the rest of
+//! its copy of our memory back to the host.
 
 use super::descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,12 +33,17 @@ pub const MORE: u8 = b'M';
 /// Answer that ends the hand-over.
 pub const END: u8 = b'E';
 
-/// What the twin needs to know; plain values only.
-struct Post<'a> {
+/// Longest path of a Unix socket, with its final zero.
+const PATH_BYTES: usize = 108;
+
+/// What the twin needs to know; plain values on the stack, as the heap does not survive in it.
+struct Post {
     engine: RawFd,
     listener: RawFd,
-    path: &'a CStr,
+    path: [u8; PATH_BYTES],
     inode: u64,
+    /// An address in the starting thread's local storage.
+    local_storage: u64,
 }
 
 /// A running keeper, as its engine sees it.
@@ -60,11 +65,17 @@ impl Twin {
     pub fn start(listener: BorrowedFd<'_>, path: &CStr, inode: u64) -> io::Result<Self> {
         let own = rustix::process::getpid();
         let engine = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty())?;
+        let mut bytes = [0u8; PATH_BYTES];
+        let name = path.to_bytes_with_nul();
+        let room = bytes.get_mut(..name.len()).ok_or(io::ErrorKind::InvalidFilename)?;
+        room.copy_from_slice(name);
         let post = Post {
             engine: engine.as_raw_fd(),
             listener: listener.as_raw_fd(),
-            path,
+            path: bytes,
             inode,
+            // SAFETY: only the address is used.
+            local_storage: unsafe { libc::__errno_location() } as u64,
         };
         // SAFETY: like fork(), but sharing descriptors; the child only runs `keep`, which keeps to
         // the rules at the head of this file and never returns.
@@ -114,11 +125,11 @@ fn is_state(link: &[u8]) -> bool {
     link == b"anon_inode:[userfaultfd]" || link.starts_with(b"/memfd:agentzip:")
 }
 
-fn keep(post: &Post<'_>) -> ! {
+fn keep(post: &Post) -> ! {
     block_signals();
     let _ = rustix::thread::set_name(c"agentzip-keeper");
     let _ = rustix::process::setsid();
-    release_memory();
+    release_memory(post.local_storage);
     // SAFETY: both numbers were open in the shared table when we were made, and the engine closes
     // neither while it lives.
     let (engine, listener) = unsafe {
@@ -139,14 +150,15 @@ fn keep(post: &Post<'_>) -> ! {
         if visitor && let Ok(connection) = rustix::net::accept(listener) {
             serve(connection.as_fd(), orphaned, post);
         }
-        if orphaned && stat(post.path).map_or(true, |found| found.st_ino != post.inode) {
+        let path = CStr::from_bytes_until_nul(&post.path).unwrap_or(c"");
+        if orphaned && stat(path).map_or(true, |found| found.st_ino != post.inode) {
             // Another keeper answers at our address: it holds all that we hold.
             end();
         }
     }
 }
 
-fn serve(connection: BorrowedFd<'_>, orphaned: bool, post: &Post<'_>) {
+fn serve(connection: BorrowedFd<'_>, orphaned: bool, post: &Post) {
     loop {
         // A silent visitor must not keep us from noticing the engine's death.
         let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -173,7 +185,7 @@ fn serve(connection: BorrowedFd<'_>, orphaned: bool, post: &Post<'_>) {
 }
 
 /// Send every descriptor of the pager's state, with its number in our table.
-fn send_state(connection: BorrowedFd<'_>, post: &Post<'_>) -> Result<(), Errno> {
+fn send_state(connection: BorrowedFd<'_>, post: &Post) -> Result<(), Errno> {
     let failed = |_| Errno::IO;
     for_each_descriptor(|number, link| {
         if number == post.listener || number == connection.as_raw_fd() || !is_state(link) {
@@ -188,7 +200,7 @@ fn send_state(connection: BorrowedFd<'_>, post: &Post<'_>) -> Result<(), Errno> 
     descriptors::send(connection, &[END], &[]).map_err(failed)
 }
 
-fn close_all_but_state(post: &Post<'_>) {
+fn close_all_but_state(post: &Post) {
     // Listing and closing in one pass could skip entries; repeat until a pass closes nothing.
     for _ in 0..16 {
         let mut closed = 0;
@@ -258,8 +270,9 @@ fn block_signals() {
 }
 
 /// Give our copy of the engine's private memory back: all anonymous writable mappings but the one
-/// that holds this stack.  Nothing the twin runs reads them.
-fn release_memory() {
+/// that hold this stack and the thread's local storage (a failing call stores its errno there).
+/// Nothing the twin runs reads the others.
+fn release_memory(local_storage: u64) {
     let marker = 0u8;
     let stack = (&raw const marker) as u64;
     let Ok(maps) = openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -285,6 +298,7 @@ fn release_memory() {
             }
             if let Some((start, end)) = private_anonymous(&line[..length])
                 && !(start..end).contains(&stack)
+                && !(start..end).contains(&local_storage)
                 && count < ranges.len()
             {
                 ranges[count] = (start, end);
