@@ -89,17 +89,16 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     // The table comes first: should we die with our area in the target, the next engine knows.
     let table = Table::create(&header, Phase::Attaching)?;
     points::pass("attach.table_made");
-    let (descriptor, stop) =
-        with_worker(target, &memory, shared.settings.limits(), |worker| {
-            let stop = worker.loan.stop;
-            let made = make_descriptor(worker, &header.area);
-            if made.is_err() {
-                // Best effort: the mapping may not exist, or the target may be gone.
-                let length = header.area.end - header.area.start;
-                let _ = worker.call(call::MUNMAP, [header.area.start, length, 0, 0, 0, 0]);
-            }
-            Ok((made?, stop))
-        })?;
+    let (descriptor, stop) = with_worker(target, &memory, shared.settings.limits(), |worker| {
+        let stop = worker.loan.stop;
+        let made = make_descriptor(worker, &header.area);
+        if made.is_err() {
+            // Best effort: the mapping may not exist, or the target may be gone.
+            let length = header.area.end - header.area.start;
+            let _ = worker.call(call::MUNMAP, [header.area.start, length, 0, 0, 0, 0]);
+        }
+        Ok((made?, stop))
+    })?;
     shared.stop.record(u64::try_from(stop.as_nanos()).unwrap_or(u64::MAX));
     table.set_descriptor_inode(inode_of(&descriptor));
     table.set_phase(Phase::Attached);
@@ -195,9 +194,8 @@ pub fn take_area_out(shared: &Shared, space: &Space) -> Result<Duration> {
     let target = space.target()?;
     let area = &space.header.area;
     let regions = region::parse(&target::read_maps(target.pid, false)?);
-    let ours = |region: &&region::Region| {
-        region.range.start < area.end && area.start < region.range.end
-    };
+    let ours =
+        |region: &&region::Region| region.range.start < area.end && area.start < region.range.end;
     let parts: Vec<_> = regions.iter().filter(ours).map(|region| region.range.clone()).collect();
     if parts.is_empty() {
         return Ok(Duration::ZERO);

@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::points;
 use crate::region;
 use crate::sys::arch::{Registers, SPRINGBOARD_BYTES, call};
-use crate::sys::foreign::ForeignMemory;
+use crate::sys::foreign::{self, ForeignMemory};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::target::{self, Candidate, Target};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM: a thread, but with a
@@ -73,6 +73,8 @@ pub fn with_worker<T: Send>(
 ) -> Result<T> {
     std::thread::scope(|scope| {
         let job = move || {
+            // The program waits for this thread during a loan.
+            foreign::prefer(0);
             let room = CodeRoom::find(target.pid, memory)?;
             let mut worker = make_worker(target, memory, &room, limits)?;
             let result = work(&mut worker);
@@ -123,7 +125,7 @@ impl CodeRoom {
 }
 
 enum Attempt {
-    Made(Tracee, Registers, Loan),
+    Made(Box<(Tracee, Registers, Loan)>),
     /// A signal came first: the thread was let go to handle it.
     Interrupted,
 }
@@ -142,7 +144,11 @@ fn make_worker<'a>(
                 return Err(Error::TargetGone(pid));
             }
             match borrow(target, candidate, memory, room, limits) {
-                Ok(Attempt::Made(tracee, base, loan)) => {
+                Ok(Attempt::Made(made)) => {
+                    let (tracee, base, loan) = *made;
+                    // It is between two stops of ours most of the time, and faults wait for what
+                    // it does: a few microseconds at a time.
+                    foreign::raise_priority(Some(tracee.id()));
                     let call_address = room.address + base.springboard().worker;
                     return Ok(Worker { pid, tracee, base, call_address, memory, loan });
                 }
@@ -158,11 +164,7 @@ fn make_worker<'a>(
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    if target.is_same() {
-        Err(Error::TargetBusy { pid, why })
-    } else {
-        Err(Error::TargetGone(pid))
-    }
+    if target.is_same() { Err(Error::TargetBusy { pid, why }) } else { Err(Error::TargetGone(pid)) }
 }
 
 /// Stop one thread, let it make the worker, put it back.
@@ -175,81 +177,44 @@ fn borrow(
 ) -> Result<Attempt> {
     let pid = target.pid;
     let gone = |_: io::Error| Error::TargetGone(pid);
-    let late = |what: &str| Error::TargetBusy {
-        pid,
-        why: format!("{what} took longer than {} ms", limits.stop.as_millis()),
-    };
     let thread = Tracee::seize(candidate.thread, target.seccomp != 0)
         .map_err(|cause| seize_error(pid, cause))?;
     points::pass("borrow.seized");
     let begin = Instant::now();
-    let deadline = begin + limits.stop;
-    thread.interrupt().map_err(gone)?;
-    loop {
-        match thread.wait(deadline) {
-            Stop::Trap => break,
-            Stop::Signal(signal) => thread.resume(signal).map_err(gone)?,
-            Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
-            Stop::Ended => return Err(Error::TargetGone(pid)),
-            Stop::Late => return Err(late("stopping a thread")),
-        }
-    }
-    let mut home = thread.registers().map_err(|cause| match cause.raw_os_error() {
-        Some(libc::ENOEXEC) => {
+    let deadline = Deadline { pid, at: begin + limits.stop, limit: limits.stop };
+    stop_thread(&thread, &deadline)?;
+    let mut home = thread.registers().map_err(|cause| match cause.kind() {
+        ErrorKind::InvalidData => {
             Error::WrongArchitecture { pid, found: "32-bit registers".to_owned() }
         }
         _ => Error::TargetGone(pid),
     })?;
     home.undo_interruption();
-    let springboard = home.springboard();
-    if let Err(cause) = memory.write(room.address, &springboard.code) {
-        let what = format!("writing to /proc/{pid}/mem");
-        // Put back what undo_interruption mended.
+    if let Err(cause) = memory.write(room.address, &home.springboard().code) {
+        // Put back what undo_interruption mended; the thread goes on when we let go of it.
         let _ = thread.set_registers(&home);
-        return Err(Error::NotPermitted { what, cause });
+        return Err(Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause });
     }
     let armed = home.calling(room.address, call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
     thread.step_call().map_err(gone)?;
-    match thread.wait(deadline) {
+    match thread.wait(deadline.at) {
         Stop::Call => {}
-        Stop::Signal(signal) => {
+        stop @ (Stop::Signal(_) | Stop::Trap | Stop::Clone) => {
             // A signal was pending: the call was not made yet.  Its handler must find the
             // program's registers, not ours.
+            let signal = if let Stop::Signal(signal) = stop { signal } else { 0 };
             thread.set_registers(&home).map_err(gone)?;
             thread.release(signal).map_err(gone)?;
             return Ok(Attempt::Interrupted);
         }
-        Stop::Trap | Stop::Clone => {
-            thread.set_registers(&home).map_err(gone)?;
-            thread.release(0).map_err(gone)?;
-            return Ok(Attempt::Interrupted);
-        }
-        Stop::Ended => return Err(Error::TargetGone(pid)),
-        Stop::Late => return Err(late("entering a call")),
+        stop @ (Stop::Ended | Stop::Late) => return Err(deadline.error(stop, "entering a call")),
     }
-    thread.step_call().map_err(gone)?;
-    let mut worker = None;
-    loop {
-        match thread.wait(deadline) {
-            Stop::Clone => {
-                worker = Some(Tracee::inherited(thread.new_thread().map_err(gone)?));
-                thread.step_call().map_err(gone)?;
-            }
-            Stop::Call => break,
-            Stop::Ended => return Err(Error::TargetGone(pid)),
-            Stop::Late => return Err(late("making a thread")),
-            Stop::Trap | Stop::Signal(_) => thread.step_call().map_err(gone)?,
-        }
-    }
-    let made = thread.registers().map_err(gone)?.result();
+    let (worker, result) = step_clone(&thread, &deadline)?;
     points::pass("borrow.cloned");
-    let settled = worker.as_ref().is_none_or(|worker| settle_worker(worker, deadline));
-    send_home(&thread, &home, deadline).map_err(|stop| match stop {
-        Stop::Late => late("going home"),
-        _ => Error::TargetGone(pid),
-    })?;
+    let settled = worker.as_ref().is_none_or(|worker| settle_worker(worker, deadline.at));
+    send_home(&thread, &home, deadline.at).map_err(|stop| deadline.error(stop, "going home"))?;
     points::pass("borrow.released");
     let loan = Loan {
         stop: begin.elapsed(),
@@ -257,12 +222,63 @@ fn borrow(
         stack_pointer: home.stack_pointer(),
     };
     match worker {
-        Some(worker) if settled => Ok(Attempt::Made(worker, home, loan)),
-        Some(_) => Err(late("starting a thread")),
+        Some(worker) if settled => Ok(Attempt::Made(Box::new((worker, home, loan)))),
+        Some(_) => Err(deadline.error(Stop::Late, "starting a thread")),
         None => {
-            let cause = io::Error::from_raw_os_error((-made) as i32);
+            let cause = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
             let what = "making a thread in the target (its process limit?)".to_owned();
             Err(Error::NotPermitted { what, cause })
+        }
+    }
+}
+
+/// Until when a thread of the program may be kept.
+struct Deadline {
+    pid: i32,
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn error(&self, stop: Stop, what: &str) -> Error {
+        let (pid, limit) = (self.pid, self.limit.as_millis());
+        match stop {
+            Stop::Late => Error::TargetBusy { pid, why: format!("{what} took over {limit} ms") },
+            _ => Error::TargetGone(pid),
+        }
+    }
+}
+
+fn stop_thread(thread: &Tracee, deadline: &Deadline) -> Result<()> {
+    let gone = |_: io::Error| Error::TargetGone(deadline.pid);
+    thread.interrupt().map_err(gone)?;
+    loop {
+        match thread.wait(deadline.at) {
+            Stop::Trap => return Ok(()),
+            Stop::Signal(signal) => thread.resume(signal).map_err(gone)?,
+            Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
+            stop @ (Stop::Ended | Stop::Late) => {
+                return Err(deadline.error(stop, "stopping a thread"));
+            }
+        }
+    }
+}
+
+/// From the entry of the clone to its exit: the new thread, if there is one, and the call's result.
+fn step_clone(thread: &Tracee, deadline: &Deadline) -> Result<(Option<Tracee>, i64)> {
+    let gone = |_: io::Error| Error::TargetGone(deadline.pid);
+    let mut worker = None;
+    loop {
+        thread.step_call().map_err(gone)?;
+        match thread.wait(deadline.at) {
+            Stop::Clone => {
+                worker = Some(Tracee::inherited(thread.new_thread().map_err(gone)?));
+            }
+            Stop::Call => return Ok((worker, thread.registers().map_err(gone)?.result())),
+            Stop::Trap | Stop::Signal(_) => {}
+            stop @ (Stop::Ended | Stop::Late) => {
+                return Err(deadline.error(stop, "making a thread"));
+            }
         }
     }
 }
@@ -310,8 +326,8 @@ fn send_home(
 }
 
 fn seize_error(pid: i32, cause: io::Error) -> Error {
-    match cause.raw_os_error() {
-        Some(libc::ESRCH) => Error::TargetGone(pid),
+    match rustix::io::Errno::from_io_error(&cause) {
+        Some(rustix::io::Errno::SRCH) => Error::TargetGone(pid),
         _ => Error::NotPermitted { what: format!("tracing pid {pid}"), cause },
     }
 }

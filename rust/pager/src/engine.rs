@@ -92,8 +92,8 @@ impl Engine {
             predecessor.dismiss();
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let threads = fault_loop::start(&shared, &stop)
-            .map_err(Error::os("starting the fault threads"))?;
+        let threads =
+            fault_loop::start(&shared, &stop).map_err(Error::os("starting the fault threads"))?;
         let engine = Self {
             shared,
             keeper,

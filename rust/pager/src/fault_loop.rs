@@ -23,24 +23,19 @@ const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 ///
 /// # Errors
 /// No thread could be started.
-pub fn start(
-    shared: &Arc<Shared>,
-    stop: &Arc<AtomicBool>,
-) -> std::io::Result<Vec<JoinHandle<()>>> {
+pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Vec<JoinHandle<()>>> {
     (0..shared.queues.len())
         .map(|shard| {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
-            std::thread::Builder::new()
-                .name(format!("agentzip-fault{shard}"))
-                .spawn(move || {
-                    raise_priority();
-                    while !stop.load(Ordering::Acquire) {
-                        // A panic is a bug, but one target's bug must not leave all others
-                        // unserved: start over.  Locks are released by unwinding.
-                        let run = AssertUnwindSafe(|| serve(&shared, shard, &stop));
-                        let _ = catch_unwind(run);
-                    }
-                })
+            std::thread::Builder::new().name(format!("agentzip-fault{shard}")).spawn(move || {
+                raise_priority(None);
+                while !stop.load(Ordering::Acquire) {
+                    // A panic is a bug, but one target's bug must not leave all others
+                    // unserved: start over.  Locks are released by unwinding.
+                    let run = AssertUnwindSafe(|| serve(&shared, shard, &stop));
+                    let _ = catch_unwind(run);
+                }
+            })
         })
         .collect()
 }

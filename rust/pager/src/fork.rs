@@ -42,7 +42,7 @@ impl Space {
         // child waits at its first touch, visibly.
         if let Err((_, descriptor)) = self.make_child(core, shared, kit, descriptor) {
             increment(&shared.counters.pages_lost);
-            std::mem::forget(descriptor);
+            descriptor.map(Userfaultfd::leak);
         }
     }
 
@@ -53,13 +53,8 @@ impl Space {
         kit: &mut Kit,
         descriptor: Userfaultfd,
     ) -> std::result::Result<(), (crate::error::Error, Option<Userfaultfd>)> {
-        let header = Header {
-            id: shared.new_id(),
-            parent: self.id(),
-            pid: 0,
-            start_time: 0,
-            area: 0..0,
-        };
+        let header =
+            Header { id: shared.new_id(), parent: self.id(), pid: 0, start_time: 0, area: 0..0 };
         let table = match Table::create(&header, Phase::Copying) {
             Ok(table) => table,
             Err(error) => return Err((error, Some(descriptor))),

@@ -38,10 +38,14 @@ pub mod passage;
 pub mod points;
 /// Slots and references of the pool.
 pub mod pool;
+/// Staged pages into the pool.
+pub mod publish;
 /// What a process has mapped, and which of it may leave.
 pub mod region;
 /// Answers to faults and events of one space.
 pub mod serve;
+/// The steps of one page out.
+pub mod session;
 /// Staged pages home, whatever happened.
 pub mod settle;
 /// What all parts of one engine share.

@@ -78,9 +78,9 @@ pub fn bring_home(
     let mut kit = Kit::default();
     let mut report = PageInReport::default();
     let mut buffer = vec![0u8; BATCH_PAGES * PAGE_SIZE];
-    let everything = [0..PAGES_END * PAGE];
+    let everything = 0..PAGES_END * PAGE;
     let mut batches = 0;
-    for range in ranges.unwrap_or(&everything) {
+    for range in ranges.unwrap_or(std::slice::from_ref(&everything)) {
         let mut next = ByteAddress(range.start).page();
         let end = ByteAddress(range.end).page_up();
         while next < end {

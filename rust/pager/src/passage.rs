@@ -83,15 +83,14 @@ pub fn give(worker: &mut Worker<'_>, scratch: u64, descriptor: BorrowedFd<'_>) -
 /// # Errors
 /// The kernel refused; before Linux 6.9 it cannot name a thread.
 pub fn take(worker: &Worker<'_>, number: i32) -> Result<OwnedFd> {
-    let thread = foreign::open_thread(worker.thread()).map_err(|cause| {
-        match cause.raw_os_error() {
+    let thread =
+        foreign::open_thread(worker.thread()).map_err(|cause| match cause.raw_os_error() {
             Some(22) => Error::Unsupported {
                 feature: "pidfd_thread",
                 cause: "PIDFD_THREAD needs Linux 6.9".to_owned(),
             },
             _ => Error::Os { what: "opening the worker", cause },
-        }
-    })?;
+        })?;
     foreign::take_descriptor(thread.as_fd(), number).map_err(|cause| {
         let what = "taking a descriptor from the target (pidfd_getfd)".to_owned();
         if cause.kind() == io::ErrorKind::PermissionDenied {
@@ -103,8 +102,5 @@ pub fn take(worker: &Worker<'_>, number: i32) -> Result<OwnedFd> {
 }
 
 fn read(worker: &Worker<'_>, address: u64, bytes: &mut [u8]) -> Result<()> {
-    worker
-        .memory()
-        .read(address, bytes)
-        .map_err(Error::os("reading the target's scratch area"))
+    worker.memory().read(address, bytes).map_err(Error::os("reading the target's scratch area"))
 }

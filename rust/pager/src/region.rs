@@ -129,34 +129,36 @@ impl Region {
     #[must_use]
     pub fn decide(&self, helper: Option<&Range<u64>>) -> Decision {
         let kind = self.kind();
-        if helper.is_some_and(|helper| {
-            self.range.start < helper.end && helper.start < self.range.end
-        }) {
+        if helper
+            .is_some_and(|helper| self.range.start < helper.end && helper.start < self.range.end)
+        {
             let reason = "AgentZip's own staging area, removed at detach";
             return Decision { kind: Kind::Helper, movable: false, reason };
         }
         let letters = self.protection.as_bytes();
         let reason = match kind {
-            Kind::Shared => "shared: another process may map it; leaves only by the kernel's own path",
+            Kind::Shared => {
+                "shared: another process may map it; leaves only by the kernel's own path"
+            }
             Kind::File => "file pages: the kernel drops and rereads them by itself",
             Kind::FileWritten => "written copy of file pages: out of reach of a userfaultfd",
             Kind::Special => "provided by the kernel",
-            Kind::Heap | Kind::Stack | Kind::Anonymous | Kind::Helper => {
-                match self.forbidden() {
-                    Some(reason) => reason,
-                    None if letters.first() != Some(&b'r') => "not readable",
-                    None if letters.get(2) == Some(&b'x') => "executable: generated code",
-                    None if letters.get(1) != Some(&b'w') => "read-only: the kernel moves writable pages only",
-                    None if kind == Kind::Stack => {
-                        let reason = "stack: all but its live end, arguments and environment";
-                        return Decision { kind, movable: true, reason };
-                    }
-                    None => {
-                        let reason = "private anonymous memory";
-                        return Decision { kind, movable: true, reason };
-                    }
+            Kind::Heap | Kind::Stack | Kind::Anonymous | Kind::Helper => match self.forbidden() {
+                Some(reason) => reason,
+                None if letters.first() != Some(&b'r') => "not readable",
+                None if letters.get(2) == Some(&b'x') => "executable: generated code",
+                None if letters.get(1) != Some(&b'w') => {
+                    "read-only: the kernel moves writable pages only"
                 }
-            }
+                None if kind == Kind::Stack => {
+                    let reason = "stack: all but its live end, arguments and environment";
+                    return Decision { kind, movable: true, reason };
+                }
+                None => {
+                    let reason = "private anonymous memory";
+                    return Decision { kind, movable: true, reason };
+                }
+            },
         };
         Decision { kind, movable: false, reason }
     }
@@ -202,9 +204,8 @@ fn parse_head(line: &str) -> Option<Region> {
 
 fn parse_field(line: &str, region: &mut Region) {
     let Some((key, value)) = line.split_once(':') else { return };
-    let kibibytes = || {
-        value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0).saturating_mul(1024)
-    };
+    let kibibytes =
+        || value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0).saturating_mul(1024);
     match key {
         "Rss" => region.resident = kibibytes(),
         "Anonymous" => region.anonymous = kibibytes(),

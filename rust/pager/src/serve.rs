@@ -64,7 +64,12 @@ impl Space {
     }
 
     /// Read until nothing is pending; apply events, note faults.
-    fn read_messages(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> std::io::Result<()> {
+    fn read_messages(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+    ) -> std::io::Result<()> {
         let journal = self.table.journal();
         loop {
             let count = self.descriptor.read_into(journal)?;

@@ -1,13 +1,13 @@
 //! What all parts of one engine share.
 
+use crate::address::{PAGE_SIZE, Page};
+use crate::borrow::Limits;
 use crate::codec::{Algorithm, Decoder};
 use crate::error::{Error, Result};
 use crate::page_table::Entry;
 use crate::space::Space;
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
-use crate::address::{PAGE_SIZE, Page};
-use crate::borrow::Limits;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::epoll;
 use std::collections::HashMap;
@@ -134,8 +134,8 @@ impl Shared {
         let _ = epoll::delete(self.queue_of(space.id()), &space.descriptor);
         self.spaces.write().remove(&space.id());
         let _core = space.core.lock();
-        let everything = crate::address::PageNumber(0)
-            ..crate::address::PageNumber(crate::address::PAGES_END);
+        let everything =
+            crate::address::PageNumber(0)..crate::address::PageNumber(crate::address::PAGES_END);
         space.table.clear_range(everything, |_, entry| self.store.release(&entry));
     }
 

@@ -31,7 +31,8 @@ impl Store {
     /// The kernel's answer to making the memfd.
     pub fn create(bytes_max: u64) -> Result<Self> {
         let length = bytes_max.next_multiple_of(SPAN_BYTES) as usize;
-        let bytes = SharedMapping::create(MEMFD_NAME, length).map_err(Error::os("making the pool"))?;
+        let bytes =
+            SharedMapping::create(MEMFD_NAME, length).map_err(Error::os("making the pool"))?;
         let index = Mutex::new(PoolIndex::new(bytes_max));
         Ok(Self { bytes, index, adopting: AtomicBool::new(false) })
     }

@@ -40,8 +40,7 @@ impl Estate {
     /// # Errors
     /// `IncompatibleState`: made by a version with another format; nothing was changed.
     pub fn sort(inheritance: Inheritance) -> Result<Self> {
-        let mut estate =
-            Self { pool: None, tables: Vec::new(), userfaultfds: HashMap::new() };
+        let mut estate = Self { pool: None, tables: Vec::new(), userfaultfds: HashMap::new() };
         for (number, descriptor) in inheritance {
             use std::os::fd::AsRawFd;
             let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -57,10 +56,7 @@ impl Estate {
             } else if name.starts_with("agentzip:") {
                 let found = name.rsplit(':').next().and_then(|text| text.parse().ok());
                 let found = found.unwrap_or(0);
-                return Err(Error::IncompatibleState {
-                    found,
-                    known: crate::space::STATE_FORMAT,
-                });
+                return Err(Error::IncompatibleState { found, known: crate::space::STATE_FORMAT });
             }
         }
         Ok(estate)

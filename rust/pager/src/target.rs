@@ -161,11 +161,9 @@ pub fn candidates(pid: i32) -> Vec<Candidate> {
 fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
     let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok();
-    let fields: Vec<&str> =
-        call.as_deref().unwrap_or("").split_ascii_whitespace().collect();
+    let fields: Vec<&str> = call.as_deref().unwrap_or("").split_ascii_whitespace().collect();
     let number = fields.first().and_then(|text| text.parse::<u64>().ok());
-    let hexadecimal =
-        |text: &&str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let hexadecimal = |text: &&str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let stack_pointer = if fields.len() >= 3 {
         fields.get(fields.len() - 2).and_then(hexadecimal).unwrap_or(0)
     } else {

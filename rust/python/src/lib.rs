@@ -79,12 +79,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (pid, start_time=None))]
-    fn attach(
-        &self,
-        py: Python<'_>,
-        pid: i32,
-        start_time: Option<u64>,
-    ) -> PyResult<AttachReport> {
+    fn attach(&self, py: Python<'_>, pid: i32, start_time: Option<u64>) -> PyResult<AttachReport> {
         let report = py.detach(|| self.0.attach(pid, start_time)).map_err(raise)?;
         Ok(AttachReport::new(pid, &report))
     }
@@ -99,8 +94,7 @@ impl Engine {
     ) -> PyResult<PageOutReport> {
         let ranges = ranges.map(as_ranges).transpose()?;
         let keep = as_ranges(keep.unwrap_or_default())?;
-        let report =
-            py.detach(|| self.0.page_out(pid, ranges.as_deref(), &keep)).map_err(raise)?;
+        let report = py.detach(|| self.0.page_out(pid, ranges.as_deref(), &keep)).map_err(raise)?;
         Ok(PageOutReport::new(pid, &report))
     }
 
@@ -117,12 +111,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (pid, memory_floor_bytes=67_108_864))]
-    fn detach(
-        &self,
-        py: Python<'_>,
-        pid: i32,
-        memory_floor_bytes: u64,
-    ) -> PyResult<DetachReport> {
+    fn detach(&self, py: Python<'_>, pid: i32, memory_floor_bytes: u64) -> PyResult<DetachReport> {
         let report = py.detach(|| self.0.detach(pid, memory_floor_bytes)).map_err(raise)?;
         Ok(DetachReport::new(pid, &report))
     }
@@ -173,9 +162,7 @@ fn regions(py: Python<'_>, pid: i32, engine: Option<&Engine>) -> PyResult<Vec<Re
         .detach(|| target::read_maps(pid, true).map(|text| region::parse(&text)))
         .map_err(raise)?;
     let space = engine.and_then(|engine| engine.0.shared().space_of(pid));
-    Ok(py.detach(|| {
-        found.iter().map(|region| Region::new(region, space.as_deref())).collect()
-    }))
+    Ok(py.detach(|| found.iter().map(|region| Region::new(region, space.as_deref())).collect()))
 }
 
 /// Probe what this kernel allows.

@@ -38,12 +38,8 @@ pub fn send(
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::<u8>::uninit(); SPACE];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let result = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(bytes)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let result =
+        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {

@@ -78,32 +78,23 @@ pub fn kill_self() -> ! {
     }
 }
 
-/// How far the calling thread could be raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Priority {
-    /// Real-time, first in, first out.
-    Realtime,
-    /// The best nice value.
-    Nice,
-    /// None was allowed.
-    Normal,
+/// Put a thread before ordinary ones (`None`: the calling thread): a fault waits for it.
+///
+/// Real-time first in, first out where that is allowed, else the best nice value; a child that the
+/// thread may make does not inherit it.  Without any right it stays as it was.
+pub fn raise_priority(thread: Option<i32>) {
+    let thread = thread.unwrap_or(0);
+    let parameters = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: 0 is the calling thread; the structure lives through the call.
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
+    if result != 0 {
+        prefer(thread);
+    }
 }
 
-/// Put the calling thread before ordinary ones: a fault waits for it.
-pub fn raise_priority() -> Priority {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: pid 0 is the calling thread; the structure lives through the call.
-    let result = unsafe {
-        libc::sched_setscheduler(
-            0,
-            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-            &raw const parameters,
-        )
-    };
-    if result == 0 {
-        return Priority::Realtime;
-    }
-    // SAFETY: numbers only; 0 is the calling thread.
-    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-    if result == 0 { Priority::Nice } else { Priority::Normal }
+/// Give a thread (0: the calling one) the best nice value, if that is allowed.
+pub fn prefer(thread: i32) {
+    // SAFETY: numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, -20) };
 }

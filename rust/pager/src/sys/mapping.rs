@@ -29,8 +29,7 @@ impl SharedMapping {
     /// The kernel's answer.
     pub fn create(name: &str, length: usize) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-        let descriptor =
-            memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let descriptor = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&descriptor, length as u64)?;
         // Nobody may shrink it under a mapping: a touch past the end would be SIGBUS.
         fcntl_add_seals(&descriptor, SealFlags::SHRINK)?;
@@ -65,9 +64,8 @@ impl SharedMapping {
     /// ENOMEM or EPERM: the memory-lock limit is too low; safe to go on.
     pub fn lock_on_touch(&self) -> io::Result<()> {
         // SAFETY: mlock2 on our own mapping changes no contents.
-        let result = unsafe {
-            libc::mlock2(self.base.as_ptr().cast(), self.length, libc::MLOCK_ONFAULT as u32)
-        };
+        let result =
+            unsafe { libc::mlock2(self.base.as_ptr().cast(), self.length, libc::MLOCK_ONFAULT) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -120,7 +118,9 @@ impl SharedMapping {
         }
         // SAFETY: the range is inside the mapping (checked); the destination is ours alone.
         unsafe {
-            bytes.as_mut_ptr().copy_from_nonoverlapping(self.base.as_ptr().add(offset), bytes.len());
+            bytes
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(self.base.as_ptr().add(offset), bytes.len());
         }
         true
     }

@@ -6,13 +6,8 @@
 //! Memory of another process, or memory that another process maps as well, is never a Rust
 //! reference: it is copied, or seen through atomics.  Descriptors are owned values.  Nothing in
 //! here decides anything, logs, or retries beyond EINTR.
-#![allow(unsafe_code)]
 // Kernel ABIs are made of casts between integer widths; each is bounded by the call that uses it.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap
-)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 #[cfg(target_arch = "x86_64")]
 #[path = "arch_x86_64.rs"]

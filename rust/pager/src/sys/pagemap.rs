@@ -82,11 +82,7 @@ impl Pagemap {
             // SAFETY: the structure has 96 bytes as its first word says; the vector it points to
             // holds BATCH entries of 24 bytes and outlives the call.
             let count = unsafe {
-                libc::ioctl(
-                    self.0.as_raw_fd(),
-                    PAGEMAP_SCAN as libc::Ioctl,
-                    argument.as_mut_ptr(),
-                )
+                libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as libc::Ioctl, argument.as_mut_ptr())
             };
             if count < 0 {
                 return Err(io::Error::last_os_error());

@@ -101,7 +101,7 @@ impl Tracee {
     /// Its registers.
     ///
     /// # Errors
-    /// ESRCH: gone or not stopped.
+    /// `InvalidData`: a 32-bit thread; ESRCH: gone or not stopped.
     pub fn registers(&self) -> io::Result<Registers> {
         // SAFETY: all-zero is a valid value of this structure of integers.
         let mut raw: libc::user_regs_struct = unsafe { std::mem::zeroed() };
@@ -111,14 +111,9 @@ impl Tracee {
             iov_len: size_of::<libc::user_regs_struct>(),
         };
         const NT_PRSTATUS: usize = 1;
-        request(
-            libc::PTRACE_GETREGSET,
-            self.0,
-            NT_PRSTATUS,
-            (&raw mut vector) as usize,
-        )?;
+        request(libc::PTRACE_GETREGSET, self.0, NT_PRSTATUS, (&raw mut vector) as usize)?;
         if vector.iov_len != size_of::<libc::user_regs_struct>() {
-            return Err(io::Error::from_raw_os_error(libc::ENOEXEC));
+            return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Registers(raw))
     }

@@ -88,8 +88,7 @@ impl Twin {
         }
         let pid = pid as i32;
         let named = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-        let pidfd =
-            rustix::process::pidfd_open(named, rustix::process::PidfdFlags::empty())?;
+        let pidfd = rustix::process::pidfd_open(named, rustix::process::PidfdFlags::empty())?;
         Ok(Self { pid, _engine: engine, pidfd })
     }
 
@@ -132,9 +131,8 @@ fn keep(post: &Post) -> ! {
     release_memory(post.local_storage);
     // SAFETY: both numbers were open in the shared table when we were made, and the engine closes
     // neither while it lives.
-    let (engine, listener) = unsafe {
-        (BorrowedFd::borrow_raw(post.engine), BorrowedFd::borrow_raw(post.listener))
-    };
+    let (engine, listener) =
+        unsafe { (BorrowedFd::borrow_raw(post.engine), BorrowedFd::borrow_raw(post.listener)) };
     let mut orphaned = false;
     loop {
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -5,7 +5,7 @@
 //! [`Install`] value.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 
 const UFFD_API: u64 = 0xAA;
@@ -206,6 +206,12 @@ impl Userfaultfd {
         Ok(Self(owned))
     }
 
+    /// Keep it open until this process ends, out of anybody's reach: faults on it then wait for ever
+    /// instead of reading zeros.
+    pub fn leak(self) {
+        let _ = self.0.into_raw_fd();
+    }
+
     /// Announce the API and ask for features; once per descriptor.
     ///
     /// # Errors
@@ -244,8 +250,7 @@ impl Userfaultfd {
 
     /// Copy whole pages into missing pages at `address`.
     pub fn copy(&self, address: u64, source: &[u8]) -> Install {
-        let mut argument =
-            [address, source.as_ptr() as u64, source.len() as u64, 0, 0];
+        let mut argument = [address, source.as_ptr() as u64, source.len() as u64, 0, 0];
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
         Self::judge(result, argument[4] as i64)
     }
@@ -283,11 +288,7 @@ impl Userfaultfd {
     pub fn read_into(&self, words: &[AtomicU64]) -> io::Result<usize> {
         // SAFETY: the slice is memory that may change at any time (atomics), the length is its own.
         let count = unsafe {
-            libc::read(
-                self.0.as_raw_fd(),
-                words.as_ptr() as *mut libc::c_void,
-                size_of_val(words),
-            )
+            libc::read(self.0.as_raw_fd(), words.as_ptr() as *mut libc::c_void, size_of_val(words))
         };
         if count < 0 {
             let error = io::Error::last_os_error();

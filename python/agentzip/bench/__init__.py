@@ -1,0 +1,21 @@
+"""
+The figures: what the pager costs, beside what the kernel's own primitives cost in the same run.
+
+A figure without its floor says more about the machine than about us, so nothing here is compared
+with a recorded number: every way (the raw primitive, the engine with each algorithm, the kernel's
+own compressed swap) takes its turn in every round, and a ratio pairs measurements of one round.
+
+    figures.py   distributions, ratios, aims: pure
+    build.py     compiles targets/*.c
+    target.py    drives one target process
+    ways.py      the engine and the raw floor
+    zram.py      the kernel's own way; takes /dev/zram0 and gives it back
+    rounds.py    who takes a turn when
+    report.py    the table and the JSON object
+"""
+
+from agentzip.bench.figures import Aim, Figure
+from agentzip.bench.report import print_report
+from agentzip.bench.rounds import BenchPlan, BenchResult, run_bench
+
+__all__ = ["Aim", "BenchPlan", "BenchResult", "Figure", "print_report", "run_bench"]

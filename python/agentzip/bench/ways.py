@@ -1,0 +1,185 @@
+"""
+The ways a page can leave and come back: the raw floor, and the engine with one algorithm.
+
+A way has one target of its own and does the same with it in every turn: new content, out (first
+time), random touches, home, out again (clean), home in one batch, content checked.
+"""
+
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from agentzip import model
+from agentzip.bench.figures import FLOOR, Ledger
+from agentzip.bench.target import ALL_CPUS, ONE_CPU, HeapTarget, measure_stops
+from agentzip.errors import TargetBusy
+from agentzip.pager import Pager, open_engine
+
+__all__ = ["CHUNK_PAGES", "EngineWay", "FloorWay", "Way"]
+
+CHUNK_PAGES = model.Settings(run_dir=Path()).chunk_pages
+"""Pages the engine moves per step; the floor of a hold moves as many."""
+
+_PAGE_BYTES = 4096
+_BUSY_RETRIES = 20
+"""A target just asked may still be on its way out of the call that answered."""
+
+
+class Way(Protocol):
+    """Somebody who takes a turn in every round."""
+
+    name: str
+
+    def turn(self, number: int, touches: int, ledger: Ledger) -> int:
+        """Measure once; returns the number of wrong pages."""
+
+
+class FloorWay:
+    """The kernel's primitives alone."""
+
+    name = FLOOR
+
+    def __init__(self, mebibytes: int, folder: Path) -> None:
+        self._folder = folder
+        self._target = HeapTarget(mebibytes, folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._target.__exit__(kind, error, trace)
+
+    def turn(self, number: int, touches: int, ledger: Ledger) -> int:
+        """Move, stop, drop and serve; see targets/floor.c."""
+        target = self._target
+        target.fill(number)
+        moves = target.move(CHUNK_PAGES * _PAGE_BYTES)
+        ledger.note("hold", FLOOR, moves)
+        per_page = sum(moves) / target.pages
+        ledger.note("page_out", FLOOR, [per_page])
+        ledger.note("page_out_again", FLOOR, [per_page])
+        stops = measure_stops(target.pid, 30, self._folder)
+        for measure in ("stop", "attach", "detach"):
+            ledger.note(measure, FLOOR, stops)
+        # The server is forked by the drop and inherits where it may run.
+        target.pin({ONE_CPU})
+        target.drop()
+        ledger.note("fault", FLOOR, target.touch(touches, 0, number))
+        target.restore()
+        target.pin(ALL_CPUS)
+        target.drop()
+        ledger.note("fault_free", FLOOR, target.touch(touches, 0, number))
+        target.restore()
+        target.drop()
+        ledger.note("page_in", FLOOR, [target.restore()])
+        return target.count_wrong()
+
+
+class EngineWay:
+    """The engine with one algorithm, on a target of its own."""
+
+    def __init__(self, algorithm: str, level: int | None, mebibytes: int, folder: Path) -> None:
+        settings = model.Settings(
+            run_dir=folder / f"run-{algorithm}",
+            algorithm=algorithm,
+            level=level,
+            pool_bytes_max=4 * mebibytes * 2**20,
+        )
+        # LZ4's fast mode is what "LZ4" means everywhere; of zstd the level belongs to the name.
+        self.name = f"zstd-{settings.effective_level}" if algorithm == "zstd" else algorithm
+        self.bytes_logical = 0
+        self.bytes_stored = 0
+        with ExitStack() as stack:
+            self._target = stack.enter_context(HeapTarget(mebibytes, folder))
+            before = _fault_threads()
+            self._engine: Pager = open_engine(settings)
+            self._fault_threads = _fault_threads() - before
+            stack.callback(self._engine.close)
+            self._attach()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Home first: an engine with targets does not close, a target without engine would wait.
+        with self._stack:
+            self._engine.detach(self._target.pid, 0)
+
+    @property
+    def ratio(self) -> float:
+        """How many bytes of pages one stored byte stands for."""
+        return self.bytes_logical / max(self.bytes_stored, 1)
+
+    def turn(self, number: int, touches: int, ledger: Ledger) -> int:
+        """One round trip of everything; see the module's docstring."""
+        target = self._target
+        target.fill(number)
+        first = self._page_out("page_out", ledger)
+        self.bytes_logical, self.bytes_stored = first.bytes_logical, first.bytes_stored
+        ledger.note("hold", self.name, first.hold_us)
+        self._pin({ONE_CPU})
+        ledger.note("fault", self.name, target.touch(touches, 0, number))
+        self._pin(ALL_CPUS)
+        ledger.note("fault_free", self.name, target.touch(touches, touches, number))
+        self._engine.page_in(target.pid)
+        self._page_out("page_out_again", ledger)
+        report = self._engine.page_in(target.pid)
+        ledger.note("page_in", self.name, [report.elapsed_us / max(report.pages_in, 1)])
+        return target.count_wrong()
+
+    def attach_and_detach(self, times: int, ledger: Ledger) -> None:
+        """Let the target go and take it again, with all memory at home."""
+        for _ in range(times):
+            report = self._engine.detach(self._target.pid, 0)
+            ledger.note("detach", self.name, [report.elapsed_us])
+            ledger.note("attach", self.name, [self._attach().attach_us])
+
+    def stop_often(self, times: int, ledger: Ledger) -> None:
+        """Page out one page again and again: the one stop is the same however much moves."""
+        start = self._target.heap[0]
+        for _ in range(times):
+            report = self._engine.page_out(self._target.pid, [(start, start + _PAGE_BYTES)])
+            ledger.note("stop", self.name, [report.stop_us])
+            self._engine.page_in(self._target.pid)
+
+    def _pin(self, cpus: set[int]) -> None:
+        self._target.pin(cpus)
+        for thread in self._fault_threads:
+            os.sched_setaffinity(thread, cpus)
+
+    def _attach(self) -> model.AttachReport:
+        for _ in range(_BUSY_RETRIES):
+            try:
+                return self._engine.attach(self._target.pid)
+            except TargetBusy:
+                continue
+        return self._engine.attach(self._target.pid)
+
+    def _page_out(self, measure: str, ledger: Ledger) -> model.PageOutReport:
+        report = self._engine.page_out(self._target.pid, [self._target.heap])
+        ledger.note("stop", self.name, [report.stop_us])
+        ledger.note(measure, self.name, [report.elapsed_us / max(report.pages_stored, 1)])
+        return report
+
+
+def _fault_threads() -> set[int]:
+    """Threads of this process that answer faults, of all engines."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):
+            if (task / "comm").read_text().startswith("agentzip-fault"):
+                found.add(int(task.name))
+    return found

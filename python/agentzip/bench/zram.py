@@ -1,0 +1,140 @@
+"""
+The kernel's own way: process_madvise(PAGEOUT) to compressed swap in memory, and back by touch.
+
+It takes /dev/zram0 only if nobody uses it and no other swap is on (pages would go there as well),
+and gives it back as it was, whatever happens.
+"""
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agentzip.bench.figures import Ledger
+from agentzip.bench.target import ALL_CPUS, ONE_CPU, HeapTarget
+from agentzip.errors import InternalError
+
+__all__ = ["ZramWay", "compressed_device", "why_not"]
+
+_DEVICE = Path("/dev/zram0")
+_SETTINGS = Path("/sys/block/zram0")
+_ALGORITHM = "lz4"
+
+_SYS_PROCESS_MADVISE = 440
+_MADV_WILLNEED = 3
+_MADV_PAGEOUT = 21
+
+
+def why_not(root: Path = Path("/")) -> str:
+    """Why this host's zram cannot be borrowed now; empty if it can."""
+    settings = root / _SETTINGS.relative_to("/")
+    if not (root / _DEVICE.relative_to("/")).exists() or not settings.is_dir():
+        return "there is no /dev/zram0"
+    if (settings / "disksize").read_text().strip() != "0":
+        return "/dev/zram0 is in use"
+    if len((root / "proc/swaps").read_text().splitlines()) > 1:
+        return "another swap is active"
+    known = (settings / "comp_algorithm").read_text().translate({ord("["): None, ord("]"): None})
+    if _ALGORITHM not in known.split():
+        return f"this kernel's zram has no {_ALGORITHM}"
+    return ""
+
+
+@contextmanager
+def compressed_device(bytes_max: int) -> Iterator[None]:
+    """Borrow /dev/zram0 as the host's only swap; it is given back as it was."""
+    former = _selected((_SETTINGS / "comp_algorithm").read_text())
+    try:
+        (_SETTINGS / "comp_algorithm").write_text(_ALGORITHM)
+        # Read back: a refused name would leave the old algorithm under a wrong label.
+        if _selected((_SETTINGS / "comp_algorithm").read_text()) != _ALGORITHM:
+            raise InternalError(f"zram did not take {_ALGORITHM}")
+        (_SETTINGS / "disksize").write_text(str(bytes_max))
+        subprocess.run(["mkswap", str(_DEVICE)], check=True, capture_output=True)
+        subprocess.run(["swapon", str(_DEVICE)], check=True, capture_output=True)
+        yield
+    finally:
+        _give_back(former)
+
+
+def _give_back(former: str) -> None:
+    subprocess.run(["swapoff", str(_DEVICE)], check=False, capture_output=True)
+    for _ in range(50):
+        # Udev and others may have it open for a moment after the swapoff.
+        with suppress(OSError):
+            (_SETTINGS / "reset").write_text("1")
+            break
+        time.sleep(0.1)
+    (_SETTINGS / "comp_algorithm").write_text(former)
+
+
+def _selected(line: str) -> str:
+    return line.partition("[")[2].partition("]")[0]
+
+
+class ZramWay:
+    """A target whose memory the kernel takes and gives back."""
+
+    name = f"zram-{_ALGORITHM}"
+
+    def __init__(self, mebibytes: int, folder: Path) -> None:
+        self._target = HeapTarget(mebibytes, folder)
+        self._pidfd = os.pidfd_open(self._target.pid)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.syscall.restype = ctypes.c_long
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._pidfd)
+        # Before the swapoff, which would bring its memory home first.
+        self._target.__exit__(kind, error, trace)
+
+    def turn(self, number: int, touches: int, ledger: Ledger) -> int:
+        """PAGEOUT, touches, the rest home by WILLNEED, PAGEOUT again, home by a sweep."""
+        target = self._target
+        target.fill(number)
+        ledger.note("page_out", self.name, [self._advise(_MADV_PAGEOUT)])
+        self._check_out()
+        target.pin({ONE_CPU})
+        ledger.note("fault", self.name, target.touch(touches, 0, number))
+        target.pin(ALL_CPUS)
+        ledger.note("page_in", self.name, [self._advise(_MADV_WILLNEED)])
+        ledger.note("page_out_again", self.name, [self._advise(_MADV_PAGEOUT)])
+        self._advise(_MADV_WILLNEED)
+        ledger.note("fault_again", self.name, target.touch(touches, 0, number))
+        target.sweep()
+        return target.count_wrong()
+
+    def _advise(self, advice: int) -> float:
+        """Give one advice for the whole heap; microseconds per page."""
+        start, end = self._target.heap
+        began = time.perf_counter_ns()
+        while start < end:
+            vector = (ctypes.c_uint64 * 2)(start, end - start)
+            done = self._libc.syscall(
+                *(ctypes.c_long(_SYS_PROCESS_MADVISE), ctypes.c_long(self._pidfd)),
+                *(ctypes.byref(vector), ctypes.c_long(1), ctypes.c_long(advice), ctypes.c_long(0)),
+            )
+            if done <= 0:
+                raise InternalError(f"process_madvise: {os.strerror(ctypes.get_errno())}")
+            start += done
+        return (time.perf_counter_ns() - began) / 1000 / self._target.pages
+
+    def _check_out(self) -> None:
+        # The call succeeds without any swap, too; only this tells that pages left.
+        status = Path(f"/proc/{self._target.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmSwap"))
+        if int(line.split()[1]) * 1024 < self._target.pages * 4096 // 2:
+            raise InternalError(f"the kernel did not page out: {line}")

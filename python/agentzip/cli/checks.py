@@ -1,0 +1,160 @@
+"""
+Commands that judge: doctor, selftest, demo.
+"""
+
+import logging
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from agentzip import pager
+from agentzip.cli.options import (
+    AlgorithmOption,
+    JsonOption,
+    LevelOption,
+    PoolSizeOption,
+    settings_of,
+)
+from agentzip.cli.output import print_json, print_table, print_text, set_up_logging
+from agentzip.errors import AgentZipError
+from agentzip.host import doctor as host_doctor
+from agentzip.units import format_bytes
+
+__all__ = ["register"]
+
+
+class Suite(StrEnum):
+    """Groups of the self-test."""
+
+    EXACT = "exact"
+    EVENTS = "events"
+    CRASH = "crash"
+    ALL = "all"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("doctor")(doctor)
+    app.command("selftest")(selftest)
+    app.command("demo")(demo)
+
+
+def doctor(
+    pid: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[PID]", min=1, help="Also say whether this process can be attached."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Say what this kernel and host allow.
+
+    What they do not allow comes with its exact cause and the smallest fix.
+    """
+    findings = host_doctor.examine(pager.features)
+    if pid is not None:
+        findings += _process_findings(pid)
+    works = host_doctor.can_work(findings)
+    if as_json:
+        print_json({"can_work": works, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            print_text(f"{finding.status:<5} {finding.name}: {finding.cause}")
+            if finding.fix:
+                print_text(f"      fix: {finding.fix}")
+        print_text("\nthe pager can work here" if works else "\nthe pager cannot work here")
+    if not works:
+        raise typer.Exit(1)
+
+
+def _process_findings(pid: int) -> list[host_doctor.Finding]:
+    name = f"process {pid}"
+    try:
+        info = pager.describe(pid)
+        regions = pager.regions(pid)
+    except AgentZipError as error:
+        return [host_doctor.Finding(name, "fail", str(error), error.hint)]
+    movable = sum(region.resident_bytes for region in regions if region.movable)
+    resident = sum(region.resident_bytes for region in regions)
+    confined = ", confined by seccomp" if info.seccomp else ""
+    return [
+        host_doctor.Finding(
+            name,
+            "ok",
+            f"can be attached ({info.command}, {info.threads} threads{confined}): "
+            f"{format_bytes(movable)} of {format_bytes(resident)} may leave",
+        )
+    ]
+
+
+def selftest(
+    suite: Annotated[
+        Suite, typer.Option("--suite", help="Which checks: exact, events, crash or all.")
+    ] = Suite.ALL,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Check on this host that all bytes are right.
+
+    Real processes are paged out, under every event and with the daemon killed at every step.
+    """
+    from agentzip.selftest import run
+
+    results = run(suite.value)
+    failed = [result for result in results if not result.passed and not result.skipped_reason]
+    skipped = [result for result in results if result.skipped_reason]
+    passed = len(results) - len(failed) - len(skipped)
+    verdict = bool(passed) and not failed
+    if as_json:
+        print_json({"passed": verdict, "results": [asdict(result) for result in results]})
+    else:
+        print_table(
+            ["SUITE", "CHECK", "RESULT", "SECONDS", "DETAIL"],
+            [
+                [
+                    result.suite,
+                    result.name,
+                    "skipped" if result.skipped_reason else "ok" if result.passed else "FAILED",
+                    f"{result.seconds:.1f}",
+                    result.skipped_reason or result.detail,
+                ]
+                for result in results
+            ],
+            right={"SECONDS"},
+        )
+        print_text(f"\n{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
+    if not verdict:
+        raise typer.Exit(1)
+
+
+def demo(
+    context: typer.Context,
+    sandboxes: Annotated[
+        int, typer.Option("--sandboxes", metavar="N", min=1, max=64, help="How many agents.")
+    ] = 4,
+    pool_size: PoolSizeOption = "8GB",
+    algorithm: AlgorithmOption = "zstd",
+    level: LevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Page real data agents out and wake them.
+
+    Every page is compared, and the figures show what was gained.
+    """
+    from agentzip.demo import play
+
+    settings = settings_of(context, pool_size, algorithm, level)
+    flush = set_up_logging(logging.WARNING)
+    try:
+        result = play(settings, sandboxes, show=not as_json)
+    finally:
+        flush()
+    if as_json:
+        print_json(result.to_json())
+    if not result.passed:
+        raise typer.Exit(1)

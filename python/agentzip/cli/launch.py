@@ -1,0 +1,251 @@
+"""
+Commands that keep an engine alive: daemon, run, attach.
+
+`run` and `attach` use the daemon of the run directory if there is one, and bring their own for
+their lifetime if there is none.
+"""
+
+import contextlib
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from agentzip import model
+from agentzip.cli import signals
+from agentzip.cli.options import (
+    AlgorithmOption,
+    JsonOption,
+    LevelOption,
+    PidArgument,
+    PoolSizeOption,
+    settings_of,
+)
+from agentzip.cli.output import print_json, print_text, set_up_logging
+from agentzip.cli.targets import page_out_text
+from agentzip.control import ControlClient
+from agentzip.daemon import Daemon, EmbeddedDaemon, stop_on_signals
+from agentzip.errors import (
+    AgentZipError,
+    AlreadyAttached,
+    DaemonUnreachable,
+    InvalidSetting,
+    NoSuchProcess,
+    TargetGone,
+)
+from agentzip.host import processes
+from agentzip.pager import Pager
+from agentzip.units import format_microseconds, parse_duration
+
+__all__ = ["register"]
+
+_LOOK_SECONDS = 0.5
+"""How often `attach` in the foreground looks whether the process still lives."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("daemon")(daemon)
+    app.command("run", context_settings={"allow_interspersed_args": False})(run)
+    app.command("attach")(attach)
+
+
+def daemon(
+    context: typer.Context,
+    pool_size: PoolSizeOption = "8GB",
+    algorithm: AlgorithmOption = "zstd",
+    level: LevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Run the daemon in the foreground.
+
+    SIGTERM or Ctrl-C gives every target back and ends it; a second one ends the waiting.
+    """
+    service = Daemon(settings_of(context, pool_size, algorithm, level))
+    flush = set_up_logging(logging.INFO)
+    try:
+        with stop_on_signals(service):
+            service.start()
+            if as_json:
+                print_json(service.about())
+            else:
+                print_text(f"serving on {service.settings.run_dir}")
+            outcome = service.serve()
+    finally:
+        flush()
+    if not outcome.complete:
+        raise typer.Exit(1)
+
+
+def attach(
+    context: typer.Context,
+    pid: PidArgument,
+    pool_size: PoolSizeOption = "8GB",
+    algorithm: AlgorithmOption = "zstd",
+    level: LevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Make a process ready to be paged out.
+
+    With a running daemon this returns at once.  Without one it stays in the foreground, answers
+    the other commands, and gives the process back at Ctrl-C.
+    """
+    settings = settings_of(context, pool_size, algorithm, level)
+    try:
+        client = ControlClient(settings.run_dir)
+    except DaemonUnreachable:
+        _attach_in_foreground(settings, pid, as_json)
+        return
+    with client:
+        _show_attach(client.attach(pid), as_json)
+
+
+def _attach_in_foreground(settings: model.Settings, pid: int, as_json: bool) -> None:
+    target = processes.process(pid)
+    flush = set_up_logging(logging.WARNING)
+    ended = threading.Event()
+    try:
+        with EmbeddedDaemon(settings) as embedded, stop_on_signals(embedded.daemon):
+            report = embedded.engine.attach(pid, target.start_time)
+            _show_attach(report, as_json)
+            if sys.stderr.isatty():
+                sys.stderr.write("serving it until Ctrl-C\n")
+            while not embedded.daemon.stop_requested.wait(_LOOK_SECONDS):
+                embedded.daemon.tick()
+                if not processes.is_alive(pid, target.start_time):
+                    ended.set()
+                    break
+            # Inside the `with`: the second Ctrl-C must still be caught while pages come home.
+            outcome = embedded.daemon.stop()
+    finally:
+        flush()
+    if not outcome.complete:
+        raise typer.Exit(1)
+    if not as_json:
+        print_text(f"process {pid} {'has ended' if ended.is_set() else 'is detached'}")
+
+
+def _show_attach(report: model.AttachReport, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_text(
+        f"attached process {report.pid} in {format_microseconds(report.attach_us)}, "
+        f"one thread was stopped for {format_microseconds(report.stop_us)}"
+    )
+    for warning in report.warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+
+
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run.")],
+    page_out_after: Annotated[
+        str | None,
+        typer.Option(
+            "--page-out-after",
+            metavar="TIME",
+            help="Take its pages out once, so long after the start, like 10s.",
+        ),
+    ] = None,
+    pool_size: PoolSizeOption = "8GB",
+    algorithm: AlgorithmOption = "zstd",
+    level: LevelOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """
+    Start a command as an attached sandbox.
+
+    Signals are passed on to the command, and its exit code is returned (128 + N if signal N ended
+    it).  With --json the last line of stdout is an object about the run.
+    """
+    settings = settings_of(context, pool_size, algorithm, level)
+    delay = None if page_out_after is None else parse_duration(page_out_after, "--page-out-after")
+    flush = set_up_logging(logging.WARNING)
+    relay = signals.Relay()
+    try:
+        # The engine first: if it cannot work here, the command has not been started.
+        with _some_engine(settings) as engine:
+            child = _start(command)
+            relay.pass_on_to(child)
+            facts = _accompany(engine, child.pid, relay, delay)
+    finally:
+        relay.close()
+        flush()
+    code = child.returncode if child.returncode >= 0 else 128 - child.returncode
+    if as_json:
+        print_json({"pid": child.pid, "exit_code": code, **facts})
+    return code
+
+
+def _start(command: list[str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidSetting(
+            f"command is not found: {command[0]!r}", "give its path, or install it"
+        ) from error
+    except OSError as error:
+        raise InvalidSetting(
+            f"command cannot be started: {error}", "check that the file is a program and may run"
+        ) from error
+
+
+def _accompany(
+    engine: "Pager | ControlClient", pid: int, relay: signals.Relay, delay: float | None
+) -> dict[str, object]:
+    """
+    Attach the command, page it out when its time comes, wait for its end.
+
+    Once the command runs, no failure of ours may end it: it is reported, and the command goes on
+    as it would without us.
+    """
+    facts: dict[str, object] = {"attach": None, "page_out": None}
+    try:
+        facts["attach"] = asdict(engine.attach(pid))
+        if not relay.wait(delay):
+            report = _page_out_tree(engine, pid)
+            facts["page_out"] = asdict(report)
+            if sys.stderr.isatty():
+                sys.stderr.write(page_out_text(report) + "\n")
+    except (TargetGone, NoSuchProcess):
+        pass  # it was over before we were; its exit code says the rest
+    except AgentZipError as error:
+        sys.stderr.write(f"warning: the command runs on, but without AgentZip: {error}\n")
+    relay.wait(None)
+    return facts
+
+
+def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutReport:
+    """Page out the command and the processes it has started; the report is the command's own."""
+    report = engine.page_out(pid)
+    for child in processes.descendants(pid):
+        try:
+            with contextlib.suppress(AlreadyAttached):
+                engine.attach(child.pid, child.start_time)
+            engine.page_out(child.pid)
+        except (TargetGone, NoSuchProcess):
+            continue
+        except AgentZipError as error:
+            sys.stderr.write(f"warning: process {child.pid} ({child.command}) stays: {error}\n")
+    return report
+
+
+@contextlib.contextmanager
+def _some_engine(settings: model.Settings) -> Iterator["Pager | ControlClient"]:
+    """The running daemon if there is one, else an own one."""
+    try:
+        client = ControlClient(settings.run_dir)
+    except DaemonUnreachable:
+        with EmbeddedDaemon(settings) as embedded:
+            yield embedded.engine
+        return
+    with client:
+        yield client

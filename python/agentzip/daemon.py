@@ -1,0 +1,342 @@
+"""
+The daemon: one engine, one control socket, one tick.
+
+    starting ──► serving ──► stopping ──► stopped
+                    │            │
+                    │            └─ second signal or deadline: abandoned (the keeper holds the rest)
+                    └─ killed: the keeper holds everything; the next daemon takes over
+
+Stopping means giving every target back.  That can take long on a host short of memory, so it runs
+in a thread of its own with a deadline, and a second signal ends the waiting at once: whatever is
+still out stays with the keeper, and the next daemon on the same run directory goes on from there.
+
+`EmbeddedDaemon` is the same thing for the lifetime of one command.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from agentzip import model
+from agentzip.control import ControlServer, JsonObject, detach_all
+from agentzip.errors import AgentZipError, TargetsRemain
+from agentzip.pager import Pager, open_engine
+
+__all__ = [
+    "Daemon",
+    "EmbeddedDaemon",
+    "RepeatFilter",
+    "StopOutcome",
+    "default_run_dir",
+    "stop_on_signals",
+]
+
+_TICK_SECONDS = 1.0
+"""How often the daemon looks after itself."""
+
+_STOP_SECONDS_MAX = 120.0
+"""How long a stop waits for pages to come home before the rest is left with the keeper."""
+
+_DETACH_RETRY_SECONDS = 0.2
+"""Pause between two rounds over targets that could not be given back yet."""
+
+_REPEAT_SECONDS = 60.0
+"""The same message is logged at most once in this time, with a count of those left out."""
+
+_log = logging.getLogger(__name__)
+
+
+def default_run_dir() -> Path:
+    """Run directory that is used unless another is named."""
+    return Path(os.environ.get("AGENTZIP_RUN_DIR") or "/run/agentzip")
+
+
+class RepeatFilter(logging.Filter):
+    """
+    Lets each message through once a minute, so that a lasting failure cannot fill the log.
+
+    Args:
+        clock: Seconds, for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        self._held_back: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record; adds the count of those held back before it."""
+        # The unformatted text is the key: one cause with changing numbers is still one cause.
+        key, now = f"{record.name}:{record.msg}", self._clock()
+        if now - self._last.get(key, float("-inf")) < _REPEAT_SECONDS:
+            self._held_back[key] = self._held_back.get(key, 0) + 1
+            return False
+        self._last[key] = now
+        held_back = self._held_back.pop(key, 0)
+        if held_back:
+            record.msg = f"{record.msg} (and {held_back} more like this)"
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class StopOutcome:
+    """How a stop ended."""
+
+    complete: bool
+    """Every target is as it was found and the engine is closed."""
+    targets_left: int
+    pages_out: int
+    """Pages that are still in the pool; the keeper holds them."""
+
+
+class Daemon:
+    """
+    An engine with everything around it.
+
+    Args:
+        settings: How the engine runs.
+        engine_factory: What opens the engine; tests give a fake.
+        stop_seconds_max: Deadline of a stop.
+    """
+
+    def __init__(
+        self,
+        settings: model.Settings,
+        engine_factory: Callable[[model.Settings], Pager] = open_engine,
+        stop_seconds_max: float = _STOP_SECONDS_MAX,
+    ) -> None:
+        self.settings = settings
+        self.engine: Pager
+        self._engine_factory = engine_factory
+        self._stop_seconds_max = stop_seconds_max
+        self._server: ControlServer | None = None
+        self.stop_requested = threading.Event()
+        """Set once somebody asked the daemon to end."""
+        self._give_up = threading.Event()
+        self._known: dict[int, model.SpaceStatus] = {}
+        self._pages_lost = 0
+        self._keeper_restarts = 0
+        self._started_at = time.monotonic()
+        self._stopped: StopOutcome | None = None
+
+    def start(self) -> None:
+        """
+        Open the engine, take over what a killed daemon left, begin to answer.
+
+        Raises:
+            AgentZipError: the engine cannot start; nothing is left behind then.
+        """
+        self.settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.engine = self._engine_factory(self.settings)
+        try:
+            self._server = ControlServer(
+                self.engine, self.settings.run_dir, self.request_stop, self.about
+            )
+        except BaseException:
+            # With targets taken over the engine stays: closing would be refused, and the keeper
+            # is there to hold them until the next start.
+            with contextlib.suppress(TargetsRemain):
+                self.engine.close()
+            raise
+        self._server.start()
+        adopted = self.engine.adopted()
+        if adopted:
+            _log.info("took over %d targets from the keeper: %s", len(adopted), adopted)
+
+    def about(self) -> JsonObject:
+        """What `status` says of the daemon itself."""
+        return {
+            "pid": os.getpid(),
+            "run_dir": str(self.settings.run_dir),
+            "uptime_seconds": round(time.monotonic() - self._started_at, 1),
+            "stopping": self.stop_requested.is_set(),
+        }
+
+    def request_stop(self) -> None:
+        """Ask the daemon to end; a second time, not to wait any longer."""
+        if self.stop_requested.is_set():
+            self._give_up.set()
+        self.stop_requested.set()
+
+    def serve(self) -> StopOutcome:
+        """Run until a stop is requested, then stop."""
+        while not self.stop_requested.wait(_TICK_SECONDS):
+            self.tick()
+        return self.stop()
+
+    def tick(self) -> None:
+        """Look at the engine once and log what changed; an error here never ends the daemon."""
+        try:
+            spaces = {space.id: space for space in self.engine.spaces()}
+            stats = self.engine.stats()
+        except AgentZipError as error:
+            _log.warning("the engine does not answer: %s", error)
+            return
+        for space_id in self._known.keys() - spaces.keys():
+            space = self._known[space_id]
+            _log.info("space %d is gone (pid %d, %s)", space_id, space.pid, space.command)
+        for space_id in spaces.keys() - self._known.keys():
+            space = spaces[space_id]
+            _log.info("managing space %d (pid %d, %s)", space_id, space.pid, space.command)
+        if stats.pages_lost > self._pages_lost:
+            _log.error("%d pages failed their checksum and are poisoned", stats.pages_lost)
+        if stats.keeper_restarts > self._keeper_restarts:
+            _log.warning("the keeper died and was replaced (%d times)", stats.keeper_restarts)
+        self._known = spaces
+        self._pages_lost = stats.pages_lost
+        self._keeper_restarts = stats.keeper_restarts
+
+    def stop(self) -> StopOutcome:
+        """
+        Give every target back and close, within the deadline.
+
+        Ctrl-C during the wait counts as a second signal.  Further calls change nothing.
+        """
+        if self._stopped is not None:
+            return self._stopped
+        self.stop_requested.set()
+        finished = threading.Event()
+        worker = threading.Thread(
+            target=self._give_back, args=(finished,), name="detach", daemon=True
+        )
+        worker.start()
+        deadline = time.monotonic() + self._stop_seconds_max
+        try:
+            # Short waits, because a signal handler runs only between two of them.
+            while not finished.wait(0.1) and not self._give_up.is_set():
+                if time.monotonic() > deadline:
+                    break
+        except KeyboardInterrupt:
+            _log.warning("interrupted again: not waiting for pages to come home")
+        self._give_up.set()
+        if self._server is not None:
+            self._server.close()
+        self._stopped = self._outcome()
+        return self._stopped
+
+    def _give_back(self, finished: threading.Event) -> None:
+        try:
+            while not self._give_up.is_set():
+                with contextlib.suppress(AgentZipError):
+                    detach_all(self.engine, self._give_up.is_set)
+                if not self.engine.spaces():
+                    return
+                _log.warning("some targets cannot be given back yet; trying again")
+                self._give_up.wait(_DETACH_RETRY_SECONDS)
+        finally:
+            finished.set()
+
+    def _outcome(self) -> StopOutcome:
+        spaces = self.engine.spaces()
+        if not spaces:
+            with contextlib.suppress(TargetsRemain):
+                self.engine.close()
+                return StopOutcome(True, 0, 0)
+            spaces = self.engine.spaces()
+        pages_out = sum(space.pages_out for space in spaces)
+        _log.error(
+            "%d targets with %d pages out are left with the keeper; start the daemon again with "
+            "the same run directory to serve them",
+            len(spaces),
+            pages_out,
+        )
+        return StopOutcome(False, len(spaces), pages_out)
+
+
+class EmbeddedDaemon:
+    """
+    A daemon inside a command, as a context manager; it always detaches on the way out.
+
+    Args:
+        settings: How the engine runs.  Its run directory is used as it is.
+        private: Make an own directory below the run directory instead, removed at the end; for
+            commands that nobody else needs to reach.
+        engine_factory: What opens the engine; tests give a fake.
+    """
+
+    def __init__(
+        self,
+        settings: model.Settings,
+        *,
+        private: bool = False,
+        engine_factory: Callable[[model.Settings], Pager] = open_engine,
+    ) -> None:
+        self._settings = settings
+        self._private = private
+        self._engine_factory = engine_factory
+        self._daemon: Daemon | None = None
+        self.outcome: StopOutcome | None = None
+        """How the stop ended; None while it runs."""
+
+    @property
+    def daemon(self) -> Daemon:
+        """The daemon; only inside the `with` block."""
+        if self._daemon is None:
+            raise RuntimeError("an embedded daemon is used only within its `with` block")
+        return self._daemon
+
+    @property
+    def engine(self) -> Pager:
+        """The engine of the daemon."""
+        return self.daemon.engine
+
+    def __enter__(self) -> Self:
+        settings = self._settings
+        if self._private:
+            settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = tempfile.mkdtemp(prefix=f"own-{os.getpid()}-", dir=settings.run_dir)
+            settings = replace(settings, run_dir=Path(folder))
+        daemon = Daemon(settings, self._engine_factory)
+        try:
+            daemon.start()
+        except BaseException:
+            self._remove(settings.run_dir)
+            raise
+        self._daemon = daemon
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        daemon = self.daemon
+        self.outcome = daemon.stop()
+        # While the keeper holds pages, its directory is the way back to them.
+        if self.outcome.complete:
+            self._remove(daemon.settings.run_dir)
+
+    def _remove(self, run_dir: Path) -> None:
+        if self._private:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def stop_on_signals(daemon: Daemon) -> Iterator[None]:
+    """
+    Turn SIGTERM and SIGINT into a request to stop, for the main thread of a process.
+
+    The first one detaches everything; the second ends the waiting.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        daemon.request_stop()
+
+    former = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,122 @@
+"""
+Which processes there are: identity, command line and descent.
+
+A pid alone is not an identity, because the kernel hands it out again; a pid with its start time
+is.  Reads race with exits by nature, so a process that ends while being read is simply not in the
+answer.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentzip.errors import NoSuchProcess
+from agentzip.host.memory import ROOT
+
+__all__ = [
+    "ProcessInfo",
+    "descendants",
+    "faults_handled_elsewhere",
+    "is_alive",
+    "process",
+    "tracers",
+]
+
+_STATE, _PARENT, _START_TIME = 0, 1, 19
+"""Positions in /proc/PID/stat behind the name (fields 3, 4 and 22 of proc_pid_stat(5))."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process."""
+
+    pid: int
+    parent: int
+    state: str
+    """The kernel's letter: R, S, D, Z, T, t ..."""
+    start_time: int
+    """Clock ticks after boot."""
+    command: str
+
+
+def process(pid: int, root: Path = ROOT) -> ProcessInfo:
+    """
+    Read one process.
+
+    Raises:
+        NoSuchProcess: there is none with this pid.
+    """
+    folder = root / "proc" / str(pid)
+    try:
+        stat = (folder / "stat").read_text(errors="replace")
+        arguments = (folder / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NoSuchProcess(f"no such process: {pid}") from error
+    # The name may itself hold spaces and parentheses: it ends at the last one.
+    name = stat[stat.index("(") + 1 : stat.rindex(")")]
+    fields = stat[stat.rindex(")") + 1 :].split()
+    command = arguments.replace(b"\0", b" ").decode(errors="replace").strip() or f"[{name}]"
+    return ProcessInfo(pid, int(fields[_PARENT]), fields[_STATE], int(fields[_START_TIME]), command)
+
+
+def descendants(pid: int, root: Path = ROOT) -> list[ProcessInfo]:
+    """All living processes below `pid`, nearest first, without `pid` itself."""
+    children: dict[int, list[ProcessInfo]] = {}
+    for folder in (root / "proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            found = process(int(folder.name), root)
+        except NoSuchProcess:
+            continue
+        children.setdefault(found.parent, []).append(found)
+    below: list[ProcessInfo] = []
+    queue = [pid]
+    while queue:
+        for child in sorted(children.get(queue.pop(0), []), key=lambda found: found.pid):
+            below.append(child)
+            queue.append(child.pid)
+    return below
+
+
+def is_alive(pid: int, start_time: int, root: Path = ROOT) -> bool:
+    """Whether the very process with this start time still runs; a zombie does not."""
+    try:
+        found = process(pid, root)
+    except NoSuchProcess:
+        return False
+    return found.start_time == start_time and found.state not in "ZX"
+
+
+def tracers(pid: int, root: Path = ROOT) -> dict[int, int]:
+    """Thread id -> tracer's pid, for every thread of a process that is being traced."""
+    traced = {}
+    try:
+        threads = list((root / "proc" / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    for thread in threads:
+        try:
+            status = (thread / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for line in status.splitlines():
+            if line.startswith("TracerPid:") and int(line.split()[1]):
+                traced[int(thread.name)] = int(line.split()[1])
+    return traced
+
+
+def faults_handled_elsewhere(pid: int, root: Path = ROOT) -> int:
+    """
+    How many mappings of a process are registered with a userfaultfd.
+
+    The flags `um` (missing pages) and `uw` (writes) in `smaps` say so (proc_pid_smaps(5)).
+
+    Raises:
+        NoSuchProcess: there is none with this pid.
+    """
+    try:
+        lines = (root / "proc" / str(pid) / "smaps").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NoSuchProcess(f"no such process: {pid}") from error
+    flags = [line.split()[1:] for line in lines if line.startswith("VmFlags:")]
+    return sum("um" in words or "uw" in words for words in flags)

@@ -1,0 +1,19 @@
+"""
+Checks on real processes that an operator runs before trusting the pager with others.
+
+`run` executes whole suites; `make test` runs the same checks one by one (tests/kernel).
+Importing the package registers all checks:
+
+- `exact`: every byte comes back, for many kinds of programs;
+- `events`: what programs do to memory while it is out;
+- `crash`: the daemon and the keeper are killed at every step.
+"""
+
+from agentzip.selftest import crash, events, exact_languages, exact_memory, exact_stress
+from agentzip.selftest.registry import SUITES, Check, Result, all_checks, find
+from agentzip.selftest.runner import run, run_one
+
+__all__ = ["SUITES", "Check", "Result", "all_checks", "find", "run", "run_one"]
+
+_REGISTERED = (exact_memory, exact_languages, exact_stress, events, crash)
+"""Modules that are imported for the checks that they register."""

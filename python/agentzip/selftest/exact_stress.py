@@ -1,0 +1,129 @@
+"""
+Exactness under load: random address-space changes, interrupted waits, and a busy control plane.
+"""
+
+import threading
+import time
+
+from agentzip.errors import AgentZipError
+from agentzip.selftest.exact_memory import expect
+from agentzip.selftest.registry import CheckFailed, check
+from agentzip.selftest.stage import Stage
+
+__all__ = ["interrupted_waits"]
+
+_OPS = 850_000
+_OPS_WITH_FORKS = 200_000
+"""Together more than a million operations in each run of the tests."""
+
+_PAGE_OUTS = 200
+
+
+def _stress(stage: Stage, operations: int, forks: str, seed: int) -> None:
+    stage.open(algorithm="lz4")
+    target = stage.start(
+        *(stage.program("stress"), "--ops", str(operations), "--threads", "4"),
+        *("--forks", forks, "--seed", str(seed)),
+        verify="",
+    )
+    stage.attach(target, "when asked")
+    stop = threading.Event()
+    passes: list[int] = []
+    failures: list[str] = []
+
+    def move() -> None:
+        while not stop.is_set():
+            try:
+                passes.append(stage.page_out(target).pages_moved)
+            except (AgentZipError, OSError) as error:
+                # The last page out may meet a target that has just ended.
+                if not stop.wait(0.2) and target.alive():
+                    failures.append(repr(error))
+                return
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        line = target.read_line(150, "stress")
+    finally:
+        stop.set()
+        mover.join(20)
+    stage.note(f"{line}; {len(passes)} page outs, {sum(passes)} pages moved")
+    words = line.split()
+    expect(words[0] == "final", f"unexpected: {line}")
+    expect(words[4] == "0", f"wrong pages: {line}\n{target.errors()}")
+    expect(int(words[2]) >= operations - 4, f"too few operations: {line}")
+    expect(not failures, f"page out failed: {failures}")
+    expect(len(passes) > 5, f"only {len(passes)} page outs in the whole run")
+    expect(target.wait(10) == 0, "the target ended badly")
+    stage.forget(target)
+
+
+@check("exact/stress", 170)
+def stress(stage: Stage) -> None:
+    """Four threads change their address space at random while everything is paged out."""
+    _stress(stage, _OPS, "off", 11)
+
+
+@check("exact/stress-forks", 170)
+def stress_forks(stage: Stage) -> None:
+    """The same with children that verify what they inherited."""
+    _stress(stage, _OPS_WITH_FORKS, "on", 12)
+
+
+@check("exact/interrupted-waits", 90)
+def interrupted_waits(stage: Stage) -> None:
+    """No blocking call of the target returns EINTR over two hundred page outs."""
+    target = stage.start(stage.program("eintr"))
+    stage.attach(target)
+    moved = 0
+    for _ in range(_PAGE_OUTS):
+        target.ok("fill")
+        moved += stage.page_out(target).pages_moved
+    report = target.ok("report")
+    interrupted = [word for word in report.split() if not word.endswith("=0/0")]
+    stage.note(f"{moved} pages moved in {_PAGE_OUTS} page outs")
+    expect(moved > _PAGE_OUTS * 100, f"too few pages moved: {moved}")
+    expect(not interrupted, f"calls that returned (EINTR/other): {interrupted}")
+
+
+@check("exact/status-during-moves")
+def status_during_moves(stage: Stage) -> None:
+    """Asking for the state never blocks or fails while pages move."""
+    targets = [stage.memory(8, seed) for seed in (1, 2)]
+    for target in targets:
+        stage.attach(target)
+    stop = threading.Event()
+    slowest = [0.0]
+    failures: list[str] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            started = time.monotonic()
+            try:
+                stage.engine.stats()
+                for space in stage.engine.spaces():
+                    stage.engine.regions(space.pid)
+            except AgentZipError as error:
+                failures.append(repr(error))
+                return
+            slowest[0] = max(slowest[0], time.monotonic() - started)
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    deadline = time.monotonic() + 4
+    while time.monotonic() < deadline:
+        for target in targets:
+            stage.page_out(target)
+            target.ok("verify")
+            stage.engine.page_in(target.pid)
+    stop.set()
+    for asker in askers:
+        asker.join(10)
+        if asker.is_alive():
+            raise CheckFailed("a question for the state does not return")
+    expect(not failures, f"questions failed: {failures}")
+    # Generous: four askers share the processor with the work itself.
+    expect(slowest[0] < 5.0, f"the slowest answer took {slowest[0]:.2f} s")
+    stage.note(f"slowest answer {slowest[0] * 1000:.0f} ms")

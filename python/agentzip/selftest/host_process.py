@@ -1,0 +1,121 @@
+"""
+One life of a daemon that runs in a process of its own, so that it can be killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agentzip.selftest.conditions import describe_threads
+from agentzip.selftest.registry import CheckFailed
+
+__all__ = ["HostProcess"]
+
+_COMMAND_SECONDS = 30.0
+_READY_SECONDS = 15.0
+
+
+class HostProcess:
+    """An `engine_host` process; every method that needs it alive tells if it is dead."""
+
+    def __init__(self, run_dir: Path, crash_at: str | None = None) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-X", "faulthandler", "-m", "agentzip.selftest.engine_host"),
+                *("--run-dir", str(run_dir)),
+                *(("--crash-at", crash_at) if crash_at else ()),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._buffer = b""
+        self.adopted: set[int] = set()
+
+    def ready(self) -> bool:
+        """Wait until it has taken over; False if it died at its crash point before."""
+        answer = self._read(_READY_SECONDS, "start")
+        if answer is None:
+            return False
+        self.adopted = set(answer["ok"]["adopted"])
+        return True
+
+    def do(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """
+        Carry out one command.
+
+        Raises:
+            CheckFailed: it failed.
+            BrokenPipeError: the daemon is dead.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._read(_COMMAND_SECONDS, name)
+        if answer is None:
+            raise BrokenPipeError(name)
+        if "error" in answer:
+            raise CheckFailed(f"{name} {arguments}: {answer['error']}: {answer['message']}")
+        done: dict[str, Any] = answer["ok"]
+        return done
+
+    def _read(self, seconds: float, after: str) -> dict[str, Any] | None:
+        """One answer; None when the process ended by SIGKILL, which is what we came for."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            dead = not self.alive()
+            part = self._process.stdout.read() or b""
+            self._buffer += part
+            if dead and b"\n" not in self._buffer:
+                return None
+            if time.monotonic() > deadline:
+                threads = describe_threads(self._process.pid)
+                raise CheckFailed(f"the daemon does not answer {after!r}; threads: {threads}")
+            if not part:
+                time.sleep(0.002)
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def alive(self) -> bool:
+        """
+        Whether it still runs.
+
+        Raises:
+            CheckFailed: it ended by anything but SIGKILL.
+        """
+        code = self._process.poll()
+        if code is not None and code != -signal.SIGKILL:
+            self._errors.seek(0)
+            log = self._errors.read()[-2000:].decode(errors="replace")
+            raise CheckFailed(f"the daemon ended with {code}: {log}")
+        return code is None
+
+    def dies_within(self, seconds: float) -> bool:
+        """Whether it dies by itself, at its crash point."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return not self.alive()
+
+    def end(self) -> None:
+        """Kill it if it lives, and free what belongs to it."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+        self._errors.close()

@@ -1,0 +1,275 @@
+"""
+A fake engine, public: for the unit tests of this package and of programs built on it.
+
+`FakeEngine` satisfies the `Pager` protocol and keeps its rules (one attach per process, nothing
+without an attach, no close while spaces remain) but touches no process: a target is a number of
+pages that are home or out.  It has no clock and no threads; durations are constants.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from agentzip import model
+from agentzip.errors import (
+    AgentZipError,
+    AlreadyAttached,
+    NoSuchProcess,
+    NotAttached,
+    TargetsRemain,
+)
+
+__all__ = ["FakeEngine", "FakeTarget"]
+
+_PAGE_BYTES = 4096
+_STORED_PAGE_BYTES = 1024
+"""Every fake page encodes to a quarter, so that expected values can be done in the head."""
+
+
+@dataclass
+class FakeTarget:
+    """A process of the fake host."""
+
+    pid: int
+    pages: int = 1000
+    command: str = "python agent.py"
+    start_time: int = 1
+    detach_error: AgentZipError | None = None
+    """What a detach of this process is refused with."""
+    pages_out: int = 0
+    pages_stuck: int = 0
+    """Pages that no page in brings home, as on a host without free memory."""
+    parent_id: int = 0
+    space_id: int = 0
+    faults: int = 0
+
+
+class FakeEngine:
+    """
+    An engine without a kernel.
+
+    Args:
+        targets: Processes that exist on the fake host.
+        adopted: Pids taken over at start; they must be among the targets.
+    """
+
+    def __init__(
+        self, targets: list[FakeTarget] | None = None, adopted: list[int] | None = None
+    ) -> None:
+        self.targets = {target.pid: target for target in targets or []}
+        self.attached: dict[int, FakeTarget] = {}
+        self.children: dict[int, FakeTarget] = {}
+        self.closed = False
+        self.pages_lost = 0
+        self.keeper_restarts = 0
+        self.calls: list[tuple[str, int]] = []
+        # Guards everything above; the control server calls from several threads.
+        self._lock = threading.RLock()
+        self._next_space = 1
+        self._adopted = list(adopted or [])
+        for pid in self._adopted:
+            self._manage(self.targets[pid])
+
+    def add_child(self, parent_pid: int, pages_out: int) -> int:
+        """Make a forked child of an attached target; returns its space id."""
+        with self._lock:
+            parent = self.attached[parent_pid]
+            child = FakeTarget(0, pages_out, parent.command, 0, pages_out=pages_out)
+            child.parent_id = parent.space_id
+            child.space_id = self._take_space_id()
+            self.children[child.space_id] = child
+            return child.space_id
+
+    def end_target(self, pid: int) -> None:
+        """Let a process exit: its space goes, as with the real engine."""
+        with self._lock:
+            self.targets.pop(pid, None)
+            self.attached.pop(pid, None)
+
+    def adopted(self) -> list[int]:
+        """Pids of targets taken over at start."""
+        return list(self._adopted)
+
+    def attach(self, pid: int, start_time: int | None = None) -> model.AttachReport:
+        """Start to manage a process."""
+        with self._lock:
+            self.calls.append(("attach", pid))
+            target = self.targets.get(pid)
+            if target is None or (start_time is not None and start_time != target.start_time):
+                raise NoSuchProcess(f"no such process: {pid}")
+            if pid in self.attached:
+                raise AlreadyAttached(f"already attached: {pid}")
+            self._manage(target)
+            return model.AttachReport(pid, 200.0, 900.0, [])
+
+    def page_out(
+        self,
+        pid: int,
+        ranges: list[tuple[int, int]] | None = None,
+        keep: list[tuple[int, int]] | None = None,
+    ) -> model.PageOutReport:
+        """Count every page as out; ranges are not modelled."""
+        with self._lock:
+            self.calls.append(("page_out", pid))
+            target = self._managed(pid)
+            moved = target.pages - target.pages_out
+            target.pages_out = target.pages
+            return model.PageOutReport(
+                pid=pid,
+                pages_moved=moved,
+                pages_stored=moved,
+                pages_clean=0,
+                pages_same_filled=0,
+                pages_raw=0,
+                pages_returned=0,
+                pages_pinned=0,
+                regions_skipped=0,
+                bytes_logical=moved * _PAGE_BYTES,
+                bytes_stored=moved * _STORED_PAGE_BYTES,
+                chunks=-(-moved // 1024),
+                elapsed_us=10.0 * moved,
+                stop_us=150.0 if moved else 0.0,
+                hold_us=[100.0] * -(-moved // 1024),
+                pool_full=False,
+            )
+
+    def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> model.PageInReport:
+        """Count every page as home."""
+        with self._lock:
+            self.calls.append(("page_in", pid))
+            return self._bring_home(self._managed(pid))
+
+    def page_in_space(self, space_id: int) -> model.PageInReport:
+        """Count every page of a child as home; the child is forgotten then."""
+        with self._lock:
+            self.calls.append(("page_in_space", space_id))
+            child = self.children.get(space_id)
+            if child is None:
+                raise NotAttached(f"no such space: {space_id}")
+            report = self._bring_home(child)
+            if not report.pages_out:
+                del self.children[space_id]
+            return report
+
+    def detach(
+        self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES
+    ) -> model.DetachReport:
+        """Bring everything home and forget the process, unless pages are stuck."""
+        with self._lock:
+            self.calls.append(("detach", pid))
+            target = self._managed(pid)
+            if target.detach_error is not None:
+                raise target.detach_error
+            report = self._bring_home(target)
+            complete = report.pages_out == 0
+            if complete:
+                del self.attached[pid]
+            return model.DetachReport(
+                pid, report.pages_in, report.pages_out, complete, report.elapsed_us, 150.0
+            )
+
+    def regions(self, pid: int) -> list[model.Region]:
+        """One heap and one code region."""
+        with self._lock:
+            target = self.targets.get(pid)
+            if target is None:
+                raise NoSuchProcess(f"no such process: {pid}")
+            heap_end = 0x10_0000 + target.pages * _PAGE_BYTES
+            out = target.pages_out * _PAGE_BYTES
+            resident = target.pages * _PAGE_BYTES - out
+            return [
+                model.Region(
+                    0x1000, 0x5000, "r-xp", "/bin/true", "file", 16384, 0, False, "file-backed"
+                ),
+                model.Region(
+                    0x10_0000, heap_end, "rw-p", "[heap]", "heap", resident, out, True, "private"
+                ),
+            ]
+
+    def spaces(self) -> list[model.SpaceStatus]:
+        """Status of all managed targets and children."""
+        with self._lock:
+            managed = [*self.attached.values(), *self.children.values()]
+            return [
+                model.SpaceStatus(
+                    id=target.space_id,
+                    pid=target.pid,
+                    parent_id=target.parent_id,
+                    command=target.command,
+                    state="attached" if target.pid else "child",
+                    pages_out=target.pages_out,
+                    pages_staged=0,
+                    pages_kept=0,
+                    pages_same_filled=0,
+                    pages_lost=0,
+                    bytes_logical=target.pages_out * _PAGE_BYTES,
+                    bytes_pool=target.pages_out * _STORED_PAGE_BYTES,
+                    bytes_table=_PAGE_BYTES,
+                    faults=target.faults,
+                    faults_zero=0,
+                )
+                for target in managed
+            ]
+
+    def stats(self) -> model.EngineStats:
+        """Counters derived from the targets."""
+        with self._lock:
+            spaces = self.spaces()
+            pool = sum(space.bytes_pool for space in spaces)
+            quiet = model.Latency(0, 0.0, 0.0, 0.0, 0.0)
+            return model.EngineStats(
+                pool_bytes=pool,
+                pool_payload_bytes=pool,
+                pool_bytes_max=10**9,
+                pool_slots=sum(space.pages_out for space in spaces),
+                table_bytes=sum(space.bytes_table for space in spaces),
+                faults=sum(space.faults for space in spaces),
+                faults_zero=0,
+                faults_already_present=0,
+                faults_retried=0,
+                pages_lost=self.pages_lost,
+                events_fork=0,
+                events_remap=0,
+                events_remove=0,
+                events_unmap=0,
+                fault_service=quiet,
+                stop=quiet,
+                hold=quiet,
+                keeper_pid=0,
+                keeper_restarts=self.keeper_restarts,
+            )
+
+    def reset_stats(self) -> None:
+        """Nothing is recorded, so nothing is reset."""
+
+    def close(self) -> None:
+        """Refuse while spaces are managed."""
+        with self._lock:
+            if self.attached or self.children:
+                raise TargetsRemain(f"{len(self.spaces())} spaces are still managed")
+            self.closed = True
+
+    def _manage(self, target: FakeTarget) -> None:
+        target.space_id = self._take_space_id()
+        self.attached[target.pid] = target
+
+    def _take_space_id(self) -> int:
+        self._next_space += 1
+        return self._next_space - 1
+
+    def _managed(self, pid: int) -> FakeTarget:
+        target = self.attached.get(pid)
+        if target is None:
+            raise NotAttached(f"not attached: {pid}")
+        return target
+
+    def _bring_home(self, target: FakeTarget) -> model.PageInReport:
+        brought = target.pages_out - target.pages_stuck
+        target.pages_out -= brought
+        return model.PageInReport(
+            pid=target.pid,
+            pages_in=brought,
+            pages_present=target.pages - target.pages_out - brought,
+            pages_lost=0,
+            pages_out=target.pages_out,
+            elapsed_us=2.0 * brought,
+        )

@@ -1,0 +1,118 @@
+//! The second half of a page out's step: encode the staged pages and make the table say so.
+//!
+//! Runs without the space's lock but for publishing; a page that was touched, dropped or moved
+//! meanwhile is recognised by its entry, and its encoding is thrown away.
+
+use crate::address::{PAGE_SIZE, Page};
+use crate::codec::{checksum, same_filled};
+use crate::error::{Error, Result};
+use crate::page_table::{Entry, Stored};
+use crate::points;
+use crate::serve::release_slot;
+use crate::session::{BATCH_PAGES, Session};
+use crate::space::Slot;
+
+impl Session<'_, '_> {
+    /// Encode the staged pages and publish them.
+    pub(crate) fn store_slots(&mut self, slots: &[u64]) -> Result<()> {
+        for batch in slots.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(BATCH_PAGES)) {
+            self.store_batch(batch)?;
+            if self.report.pool_full {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn store_batch(&mut self, batch: &[u64]) -> Result<()> {
+        let places: Vec<Slot> = {
+            let core = self.space.core.lock();
+            batch.iter().map(|slot| core.slots[*slot as usize]).collect()
+        };
+        let mut pages = std::mem::take(&mut self.pages);
+        let address = self.space.slot_address(batch[0]);
+        let bytes = &mut pages[..batch.len() * PAGE_SIZE];
+        let read = self.worker.memory().read(address, bytes);
+        let mut entries = Vec::with_capacity(batch.len());
+        if read.is_ok() {
+            for (place, page) in places.iter().zip(bytes.as_chunks::<PAGE_SIZE>().0) {
+                let entry = place.owner.and_then(|_| self.encode(page, place.kept));
+                entries.push(entry);
+                if self.report.pool_full {
+                    break;
+                }
+            }
+        }
+        self.pages = pages;
+        read.map_err(|_| Error::TargetGone(self.space.header.pid))?;
+        points::pass("page_out.encoded");
+        self.publish(batch, &entries);
+        points::pass("page_out.published");
+        Ok(())
+    }
+
+    /// Encode one page into the pool; `None` if the pool is full.
+    fn encode(&mut self, page: &Page, kept: Option<Stored>) -> Option<Entry> {
+        if let Some(fill) = same_filled(page) {
+            return Some(Entry::Same { fill });
+        }
+        let checksum = checksum(page);
+        if let Some(stored) = kept
+            && stored.checksum == checksum
+        {
+            return Some(Entry::Kept(stored));
+        }
+        let (codec, length) = self.encoder.encode(page, &mut self.encoded);
+        let mut offset = self.shared.store.put(&self.encoded[..length]);
+        if offset.is_none() && !self.gave_up_kept {
+            self.gave_up_kept = true;
+            self.shared.give_up_kept();
+            offset = self.shared.store.put(&self.encoded[..length]);
+        }
+        let Some(offset) = offset else {
+            self.report.pool_full = true;
+            return None;
+        };
+        Some(Entry::Pooled(Stored { codec, len: length as u16, offset, checksum }))
+    }
+
+    /// Make encoded pages the table's, unless they were touched or dropped meanwhile.  An entry
+    /// `Kept` here means: the old copy is still right.
+    fn publish(&mut self, batch: &[u64], entries: &[Option<Entry>]) {
+        let mut core = self.space.core.lock();
+        for (slot, entry) in batch.iter().zip(entries) {
+            let Some(entry) = *entry else { continue };
+            let place = core.slots[*slot as usize];
+            let still_staged = place
+                .owner
+                .filter(|page| self.space.table.get(*page) == (Entry::Staged { slot: *slot }));
+            let Some(page) = still_staged else {
+                self.report.pages_returned += 1;
+                if let Entry::Pooled(_) = entry {
+                    self.shared.store.release(&entry);
+                }
+                continue;
+            };
+            let published = match entry {
+                Entry::Kept(stored) => {
+                    self.report.pages_clean += 1;
+                    // The reference moves from the slot back to the table.
+                    core.slots[*slot as usize].kept = None;
+                    Entry::Pooled(stored)
+                }
+                other => other,
+            };
+            // The entry's place in the table exists: it was marked there.
+            let _ = self.space.table.set(page, published);
+            release_slot(&mut core, self.shared, *slot);
+            self.report.pages_stored += 1;
+            match published {
+                Entry::Pooled(stored) => {
+                    self.report.bytes_stored += u64::from(stored.len);
+                    self.report.pages_raw += u64::from(stored.codec.0 == 0);
+                }
+                _ => self.report.pages_same_filled += 1,
+            }
+        }
+    }
+}

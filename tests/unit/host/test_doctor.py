@@ -1,0 +1,179 @@
+"""What the doctor says of hosts laid out in a temporary directory."""
+
+from pathlib import Path
+
+import pytest
+
+from agentzip.errors import InternalError
+from agentzip.host.doctor import Finding, Limits, can_work, current_limits, examine
+
+FEATURES = dict.fromkeys(
+    [
+        *("userfaultfd_device", "uffd_move", "uffd_poison", "uffd_wp_async", "pagemap_scan"),
+        *("pidfd_thread", "pidfd_getfd", "ptrace", "suspend_seccomp"),
+    ],
+    "",
+)
+
+ENOUGH = Limits(memlock_bytes=-1, nofile=20000)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host on which everything works."""
+    files = {
+        "proc/self/status": "Name: x\nCapEff:\t000001ffffffffff\n",
+        "proc/swaps": "Filename Type Size Used Priority\n",
+        "proc/sys/kernel/yama/ptrace_scope": "1\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "sys/module/zswap/parameters/enabled": "N\n",
+        "dev/userfaultfd": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def look(
+    root: Path,
+    features: dict[str, str] | None = None,
+    limits: Limits = ENOUGH,
+    machine: str = "x86_64",
+) -> dict[str, Finding]:
+    """Findings by name."""
+    found = examine(lambda: {**FEATURES, **(features or {})}, root, limits, machine)
+    return {finding.name: finding for finding in found}
+
+
+def test_a_good_host_has_nothing_but_ok(root: Path) -> None:
+    """Where everything works nothing needs a fix."""
+    findings = look(root)
+
+    assert {"ok"} == {finding.status for finding in findings.values()}
+    assert can_work(list(findings.values()))
+
+
+@pytest.mark.parametrize("name", ["uffd_move", "pagemap_scan", "ptrace", "pidfd_getfd"])
+def test_a_missing_needed_feature_fails_with_its_cause(root: Path, name: str) -> None:
+    """The exact cause of the probe is passed on, with the kernel version that has the feature."""
+    findings = look(root, {name: "EINVAL from the probe"})
+
+    assert "fail" == findings[name].status
+    assert "EINVAL from the probe" == findings[name].cause
+    assert "Linux" in findings[name].fix
+    assert not can_work(list(findings.values()))
+
+
+def test_a_missing_helpful_feature_warns(root: Path) -> None:
+    """The pager works without poison, and the finding says what is lost."""
+    finding = look(root, {"uffd_poison": "not known to this kernel"})["uffd_poison"]
+
+    assert "warn" == finding.status
+    assert "damaged page" in finding.cause
+
+
+def test_a_feature_that_was_not_probed_fails(root: Path) -> None:
+    """Silence of the engine is not consent."""
+    found = examine(dict, root, ENOUGH, "x86_64")
+
+    assert "fail" == {finding.name: finding for finding in found}["uffd_move"].status
+
+
+def test_an_engine_that_does_not_load_is_a_finding(root: Path) -> None:
+    """Without the native module the doctor still says all the rest."""
+
+    def broken() -> dict[str, str]:
+        raise InternalError("the native module does not load", "build it")
+
+    found = {finding.name: finding for finding in examine(broken, root, ENOUGH, "x86_64")}
+
+    assert ("fail", "build it") == (found["engine"].status, found["engine"].fix)
+    assert "ok" == found["CAP_SYS_PTRACE"].status
+
+
+def test_missing_capabilities_are_named(root: Path) -> None:
+    """Needed ones fail, helpful ones warn; the fix names the one capability."""
+    (root / "proc/self/status").write_text("CapEff:\t0000000000000000\n")
+    findings = look(root)
+
+    assert "fail" == findings["CAP_SYS_PTRACE"].status
+    assert "CAP_SYS_ADMIN" in findings["CAP_SYS_ADMIN"].fix
+    assert "warn" == findings["CAP_SYS_NICE"].status
+
+
+def test_a_missing_device_fails(root: Path) -> None:
+    """Without the device no target can be attached."""
+    (root / "dev/userfaultfd").unlink()
+
+    assert "fail" == look(root)["/dev/userfaultfd"].status
+
+
+def test_low_limits_warn_and_do_not_stop(root: Path) -> None:
+    """Low memlock and descriptor limits are safe to continue with."""
+    (root / "proc/self/status").write_text("CapEff:\t0000000000a80000\n")
+    findings = look(root, limits=Limits(memlock_bytes=8 * 2**20, nofile=256))
+
+    assert "warn" == findings["memlock limit"].status
+    assert "8.0 MiB" in findings["memlock limit"].cause
+    assert "warn" == findings["descriptor limit"].status
+    assert can_work([findings["memlock limit"], findings["descriptor limit"]])
+
+
+def test_a_host_that_forbids_tracing_is_not_argued_with(root: Path) -> None:
+    """Scope 3 fails, and no advice to loosen it is given."""
+    (root / "proc/sys/kernel/yama/ptrace_scope").write_text("3\n")
+    finding = look(root)["yama ptrace_scope"]
+
+    assert "fail" == finding.status
+    assert finding.fix.startswith("none")
+
+
+@pytest.mark.parametrize(
+    ("zswap", "area", "consequence"),
+    [
+        ("Y", "/swapfile", "a second time"),
+        ("N", "/dev/zram0", "a second time"),
+        ("N", "/swapfile", "in clear"),
+    ],
+)
+def test_swap_below_the_pool_warns(root: Path, zswap: str, area: str, consequence: str) -> None:
+    """Active swap can take the pool's own pages; the fix concerns the daemon alone."""
+    (root / "proc/swaps").write_text(f"Filename Type Size\n{area} file 1000\n")
+    (root / "sys/module/zswap/parameters/enabled").write_text(f"{zswap}\n")
+    finding = look(root)["swap below the pool"]
+
+    assert "warn" == finding.status
+    assert consequence in finding.cause
+    assert "memory.swap.max=0" in finding.fix
+
+
+def test_huge_pages_always_warns(root: Path) -> None:
+    """Huge pages are split when they leave."""
+    path = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    path.write_text("[always] madvise never\n")
+
+    assert "warn" == look(root)["transparent huge pages"].status
+
+
+def test_another_architecture_fails(root: Path) -> None:
+    """Only x86-64 is supported yet."""
+    assert "fail" == look(root, machine="aarch64")["architecture"].status
+
+
+def test_no_fix_weakens_the_host(root: Path) -> None:
+    """Nothing ever advises privileged mode or a setting of the whole host."""
+    (root / "proc/self/status").write_text("CapEff:\t0\n")
+    (root / "proc/sys/kernel/yama/ptrace_scope").write_text("3\n")
+    (root / "dev/userfaultfd").unlink()
+    broken = dict.fromkeys(FEATURES, "missing")
+    findings = look(root, broken, Limits(1, 1), "riscv64")
+    advice = " ".join(finding.fix for finding in findings.values()).lower()
+
+    assert not [word for word in ("privileged", "sysctl", "unprivileged_user") if word in advice]
+
+
+def test_our_own_limits_can_be_read() -> None:
+    """The limits of this process are what is judged by default."""
+    assert current_limits().nofile != 0

@@ -1,0 +1,71 @@
+"""What was gained."""
+
+import pytest
+
+from agentzip.accounting import gain, percentile
+
+
+def test_both_ratios_divide_by_everything_that_is_still_taken() -> None:
+    """PSS that stays, pool, tables, keeper and daemon are all in the divisor."""
+    result = gain(
+        baseline_rss=[300, 500],
+        baseline_pss=[250, 350],
+        after_pss=[20, 30],
+        pool_bytes=100,
+        table_bytes=10,
+        overhead_bytes=40,
+        available_before=1000,
+        available_after=1400,
+    )
+
+    assert 200 == result.cost_bytes
+    assert 4.0 == result.ratio
+    assert 3.0 == result.ratio_pss
+    assert 400 == result.host_gain_bytes
+    assert 2 == result.sandboxes
+
+
+def test_a_loss_is_shown_as_a_loss() -> None:
+    """A pager that costs more than it saves gets a ratio below one and a negative gain."""
+    result = gain(
+        baseline_rss=[100],
+        baseline_pss=[100],
+        after_pss=[90],
+        pool_bytes=60,
+        table_bytes=20,
+        overhead_bytes=30,
+        available_before=500,
+        available_after=400,
+    )
+
+    assert 0.5 == result.ratio
+    assert -100 == result.host_gain_bytes
+
+
+@pytest.mark.parametrize(("pss", "after"), [([1], [1, 2]), ([1, 2], [1])])
+def test_a_missing_reading_is_an_error(pss: list[int], after: list[int]) -> None:
+    """Sums over different sets of sandboxes are never compared."""
+    with pytest.raises(ValueError, match="one reading per sandbox"):
+        gain(
+            baseline_rss=[1],
+            baseline_pss=pss,
+            after_pss=after,
+            pool_bytes=0,
+            table_bytes=0,
+            overhead_bytes=0,
+            available_before=0,
+            available_after=0,
+        )
+
+
+def test_a_percentile_is_a_value_that_was_measured() -> None:
+    """Nearest rank: no value between two."""
+    values = [40.0, 10.0, 30.0, 20.0]
+
+    assert [10, 20, 40, 40] == [percentile(values, percent) for percent in (0, 50, 99, 100)]
+
+
+def test_a_percentile_of_nothing_is_an_error() -> None:
+    """No value, no percentile."""
+    with pytest.raises(ValueError, match="of 0 values"):
+        percentile([], 50)
