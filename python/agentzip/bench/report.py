@@ -32,6 +32,7 @@ def to_json(result: BenchResult) -> dict[str, Any]:
         "aims": [asdict(verdict) for verdict in result.verdicts],
         "stored_ratio": result.stored_ratio,
         "skipped": result.skipped,
+        "busy": result.busy,
         "pages_wrong": result.pages_wrong,
     }
 
@@ -44,6 +45,7 @@ def print_report(result: BenchResult, console: Console) -> None:
     console.print(f"stored smaller by: {ratios}")
     for way, reason in result.skipped.items():
         console.print(f"{way}: skipped, {reason}")
+    console.print(f"stops that ran into the limit of 20 ms, and were tried again: {result.busy}")
     console.print(f"pages wrong: {result.pages_wrong}")
 
 

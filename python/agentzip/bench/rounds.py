@@ -29,14 +29,15 @@ class BenchPlan:
     rounds: int = 7
     touches: int = 2000
     """Random pages touched per way and round."""
-    attaches: int = 30
-    stops: int = 100
-    """Extra page outs of one page, so that a P99 of the stop means something."""
+    attaches: int = 6
+    """Per way and round: detach and attach again."""
+    stops: int = 20
+    """Per way and round: page outs of one page, so that a P99 of the stop means something."""
 
     @classmethod
     def quick(cls, mebibytes: int) -> "BenchPlan":
         """A look in some seconds; P99 values of this are hardly more than the worst."""
-        return cls(mebibytes, rounds=3, touches=1000, attaches=10, stops=20)
+        return cls(mebibytes, rounds=3, touches=1000, attaches=4, stops=8)
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class BenchResult:
     """Way -> why it took no part."""
     stored_ratio: dict[str, float] = field(default_factory=dict)
     """Way -> how much smaller the pages got."""
+    busy: int = 0
+    """How often no thread could be stopped within the limit; such a try is repeated."""
     pages_wrong: int = 0
 
     @property
@@ -101,11 +104,12 @@ def _run(
         for way in ways[first:] + ways[:first]:
             tell(f"round {number + 1} of {plan.rounds}: {way.name}")
             result.pages_wrong += way.turn(number + 1, plan.touches, result.ledger)
+            if isinstance(way, EngineWay):
+                way.stop_often(plan.stops, result.ledger)
+                way.attach_and_detach(plan.attaches, result.ledger)
     for way in engines:
-        tell(f"stops and attaches: {way.name}")
-        way.stop_often(plan.stops, result.ledger)
-        way.attach_and_detach(plan.attaches, result.ledger)
         result.stored_ratio[way.name] = way.ratio
+        result.busy += way.busy
     result.host["load_after"] = os.getloadavg()[0]
 
 

@@ -47,6 +47,7 @@ class Crowd:
         self.kills = 0
         self.slowest = 0.0
         self.host: HostProcess | None = None
+        self._last_end = "nothing"
         self._pending: list[tuple[Target, str]] = []
 
     @property
@@ -68,9 +69,15 @@ class Crowd:
         Returns:
             Whether it died at its crash point.
         """
-        reached = not (self._take_over(crash_at) and self._load(reattach=reattach))
-        reached = reached or self.daemon.dies_within(seconds)
+        try:
+            reached = not (self._take_over(crash_at) and self._load(reattach=reattach))
+            reached = reached or self.daemon.dies_within(seconds)
+        except CheckFailed as failure:
+            raise CheckFailed(
+                f"in life {self.kills + 1} (ends at {crash_at}) after {self._last_end}: {failure}"
+            ) from failure
         self.kill()
+        self._last_end = crash_at if reached and crash_at else "a kill at a random moment"
         return reached and crash_at is not None
 
     def start(self) -> None:

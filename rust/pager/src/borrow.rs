@@ -12,10 +12,11 @@
 //! arguments in registers and the number verified at entry: a hostile program cannot use it to slip
 //! past its seccomp filter.
 
+use crate::address::{PAGE_SIZE, Page};
 use crate::error::{Error, Result};
 use crate::points;
 use crate::region;
-use crate::sys::arch::{Registers, SPRINGBOARD_BYTES, call};
+use crate::sys::arch::{Registers, SPRINGBOARD_BYTES, SPRINGBOARD_HEAD, call};
 use crate::sys::foreign::{self, ForeignMemory};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::target::{self, Candidate, Target};
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
 /// Bytes at the end of an executable mapping that the springboard uses; the linker's padding.
 const ROOM: u64 = 160;
+/// How long to wait for a borrowed thread that has been let go of but gets no CPU.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How many threads to try before giving up.
 const TRIES: usize = 8;
 /// Longest a worker's call may take.  Only calls that wait for an unread event come near it.
@@ -78,8 +81,9 @@ pub fn with_worker<T: Send>(
             let room = CodeRoom::find(target.pid, memory)?;
             let mut worker = make_worker(target, memory, &room, limits)?;
             let result = work(&mut worker);
-            worker.finish();
-            room.restore(memory);
+            if worker.finish() {
+                room.restore(memory);
+            }
             result
         };
         let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
@@ -89,6 +93,10 @@ pub fn with_worker<T: Send>(
 }
 
 /// Some unused bytes of executable memory in the target.
+///
+/// A room in which a thread may still be (this engine or one before it was cut short during a loan)
+/// keeps its code for ever and is not used again: the thread finds its way home whenever the
+/// scheduler lets it.  There are dozens of rooms in every process.
 struct CodeRoom {
     address: u64,
 }
@@ -100,18 +108,22 @@ impl CodeRoom {
         let mut regions = region::parse(&target::read_maps(pid, false)?);
         regions.retain(|region| region.protection.starts_with("r-x"));
         regions.sort_by_key(|region| region.name != "[vdso]");
-        // A springboard that a killed engine left behind begins with these bytes.
-        let signature = &[0x0F, 0x05, 0x48, 0x91, 0xE3];
         for region in regions.iter().filter(|region| {
             region.name == "[vdso]" || (region.inode != 0 && region.protection.ends_with('p'))
         }) {
-            let address = region.range.end - ROOM;
-            let mut bytes = [0u8; ROOM as usize];
-            if memory.read(address, &mut bytes).is_err() {
+            let page = region.range.end - PAGE_SIZE as u64;
+            let mut bytes: Page = [0; PAGE_SIZE];
+            if memory.read(page, &mut bytes).is_err() {
                 continue;
             }
-            if bytes.iter().all(|byte| *byte == 0) || bytes.starts_with(signature) {
-                return Ok(Self { address });
+            let rooms = bytes.as_rchunks::<{ ROOM as usize }>().1;
+            let free = rooms.iter().rev().position(|room| room.iter().all(|byte| *byte == 0));
+            // Anything but our own code ends the padding.
+            let padding = rooms.iter().rev().take_while(|room| {
+                room.iter().all(|byte| *byte == 0) || room.starts_with(&SPRINGBOARD_HEAD)
+            });
+            if let Some(index) = free.filter(|index| *index < padding.count()) {
+                return Ok(Self { address: region.range.end - ROOM * (index as u64 + 1) });
             }
         }
         let cause = format!("pid {pid} has no padding at the end of any executable mapping");
@@ -198,6 +210,8 @@ fn borrow(
     let armed = home.calling(room.address, call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
+    // From here on the thread is on its way; it only waits for a CPU, not for us.
+    let deadline = Deadline { at: begin + PATIENCE, limit: PATIENCE, ..deadline };
     thread.step_call().map_err(gone)?;
     match thread.wait(deadline.at) {
         Stop::Call => {}
@@ -388,15 +402,16 @@ impl Worker<'_> {
     }
 
     /// End the worker and wait until it is gone, so that its code can be taken away.
-    fn finish(&mut self) {
+    fn finish(&mut self) -> bool {
         let armed = self.base.calling(self.call_address, call::EXIT, [0; 6]);
-        if self.tracee.set_registers(&armed).is_err() || self.tracee.resume(0).is_err() {
-            return;
-        }
         let deadline = Instant::now() + CALL_LIMIT;
-        while !matches!(self.tracee.wait(deadline), Stop::Ended | Stop::Late) {
-            if self.tracee.resume(0).is_err() {
-                return;
+        let mut resumed = self.tracee.set_registers(&armed).and_then(|()| self.tracee.resume(0));
+        loop {
+            match self.tracee.wait(deadline) {
+                Stop::Ended => return true,
+                Stop::Late => return false,
+                _ if resumed.is_err() => return false,
+                _ => resumed = self.tracee.resume(0),
             }
         }
     }

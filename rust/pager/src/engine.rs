@@ -7,14 +7,13 @@ use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
 use crate::page_out::{PageOutReport, page_out};
 use crate::points;
-use crate::shared::{Kit, Settings, Shared};
+use crate::shared::{Kit, Queue, Settings, Shared};
 use crate::space::Space;
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
 use crate::takeover::{Estate, take_over};
 use crate::target::Target;
 use parking_lot::Mutex;
-use rustix::event::epoll;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -66,10 +65,8 @@ impl Engine {
             None => (None, None),
         };
         let (store, estate) = open_store(&settings, estate)?;
-        let queues = (0..settings.fault_threads)
-            .map(|_| epoll::create(epoll::CreateFlags::CLOEXEC))
-            .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(|e| Error::Os { what: "making an event queue", cause: e.into() })?;
+        let queues =
+            (0..settings.fault_threads).map(|_| Queue::create()).collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             settings,
             store,

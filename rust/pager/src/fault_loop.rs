@@ -50,15 +50,16 @@ fn serve(shared: &Shared, shard: usize, stop: &AtomicBool) {
         events.clear();
         let queue = &shared.queues[shard];
         let spare = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(queue, spare, Some(&patience)).is_err() {
+        if epoll::wait(&queue.epoll, spare, Some(&patience)).is_err() {
             continue;
         }
         ready.clear();
         ready.append(&mut later);
         for event in &events {
             let event: &epoll::Event = event;
-            if !ready.contains(&event.data.u64()) {
-                ready.push(event.data.u64());
+            let id = event.data.u64();
+            if !queue.answer_bell(id, &mut ready) && !ready.contains(&id) {
+                ready.push(id);
             }
         }
         for &id in &ready {
@@ -69,7 +70,7 @@ fn serve(shared: &Shared, shard: usize, stop: &AtomicBool) {
                 Answer::Gone => {
                     space.set_gone();
                     // The housekeeper takes it away; until then its queue entry would spin.
-                    let _ = epoll::delete(queue, &space.descriptor);
+                    let _ = epoll::delete(&queue.epoll, &space.descriptor);
                 }
             }
         }

@@ -42,7 +42,9 @@ impl Space {
         // child waits at its first touch, visibly.
         if let Err((_, descriptor)) = self.make_child(core, shared, kit, descriptor) {
             increment(&shared.counters.pages_lost);
-            descriptor.map(Userfaultfd::leak);
+            if let Some(descriptor) = descriptor {
+                descriptor.leak();
+            }
         }
     }
 

@@ -40,6 +40,8 @@ pub mod points;
 pub mod pool;
 /// Staged pages into the pool.
 pub mod publish;
+/// Ranges that the program is about to empty.
+pub mod quarantine;
 /// What a process has mapped, and which of it may leave.
 pub mod region;
 /// Answers to faults and events of one space.

@@ -97,6 +97,8 @@ pub fn bring_home(
             points::pass("page_in.installed");
         }
     }
+    // Faults that this thread read under the lock, and could not answer, are the fault thread's.
+    shared.nudge(space.id());
     report.pages_out = space.pages_out();
     report.elapsed = began.elapsed();
     Ok(report)

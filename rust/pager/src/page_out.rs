@@ -80,6 +80,11 @@ pub fn page_out(
         let why = "the program unmapped AgentZip's area in it".to_owned();
         return Err(Error::TargetBusy { pid: target.pid, why });
     }
+    let known = space.core.lock().quarantine.len();
+    if known > 0 {
+        let looks = target::look_at_threads(target.pid);
+        space.core.lock().quarantine.judge(known, &looks);
+    }
     let mut report = PageOutReport::default();
     let pieces = plan(shared, space, &target, ranges, keep, &mut report)?;
     if pieces.is_empty() {
@@ -95,11 +100,15 @@ pub fn page_out(
         let mut session = Session::open(shared, space, worker, &mut report)?;
         session.run(pieces)
     });
-    if space.core.lock().unsettled {
+    if result.is_err() || space.core.lock().unsettled {
         wait_for_end(target.pid, worker_thread);
         let mut core = space.core.lock();
+        core.unsettled = true;
         space.settle(&mut core, shared, &mut Kit::default());
     }
+    // Faults that this thread read while it had the lock, and could not answer, are the fault
+    // thread's again.
+    shared.nudge(space.id());
     if matches!(result, Err(Error::TargetGone(_))) && !space.descriptor.is_alive() {
         space.set_gone();
     }

@@ -109,6 +109,7 @@ impl Space {
                 Message::Remove { start, end } => {
                     increment(&shared.counters.events_remove);
                     self.on_remove(core, shared, start, end);
+                    core.quarantine.add(start..end);
                 }
                 Message::Unmap { start, end } => {
                     increment(&shared.counters.events_unmap);

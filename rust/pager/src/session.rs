@@ -6,6 +6,7 @@ use crate::address::{ByteAddress, PAGE_SIZE, Page, PageNumber};
 use crate::borrow::Worker;
 use crate::codec::Encoder;
 use crate::error::{Error, Result};
+use crate::page_in::bring_home;
 use crate::page_out::PageOutReport;
 use crate::page_table::Entry;
 use crate::passage;
@@ -88,6 +89,8 @@ struct Leftover {
     again: Vec<Piece>,
     /// To be made exclusive first: resident parts.
     stubborn: Vec<Range<u64>>,
+    /// Resident, but out by the table.
+    contradictions: Vec<Range<u64>>,
 }
 
 impl<'a, 'w> Session<'a, 'w> {
@@ -147,6 +150,11 @@ impl<'a, 'w> Session<'a, 'w> {
                 self.space.settle(&mut core, self.shared, &mut self.kit);
             }
             self.empty_staging()?;
+            if !leftover.contradictions.is_empty() {
+                // Bringing them home settles it: the kernel refuses while an event is pending, and
+                // says that the page is there otherwise.
+                bring_home(self.shared, self.space, Some(&leftover.contradictions), 0)?;
+            }
             pieces.extend(leftover.again);
             if !populated {
                 for range in leftover.stubborn {
@@ -192,20 +200,31 @@ impl<'a, 'w> Session<'a, 'w> {
         }
         let pagemap = space.pagemap.as_ref().ok_or_else(gone)?;
         let mut leftover = Leftover::default();
+        let mut holes = self.keep.clone();
+        holes.extend(core.quarantine.ranges());
+        holes.sort_by_key(|range| range.start);
         let mut moves: Vec<Move<'_>> = Vec::new();
         let mut next_slot = 0;
         for piece in step {
             let mut runs = Vec::new();
-            for part in region::subtract(piece.range.clone(), &self.keep) {
+            for part in region::subtract(piece.range.clone(), &holes) {
                 pagemap.scan(part, MOVABLE, &mut runs).map_err(|_| gone())?;
             }
             let (Some(first), Some(last)) = (runs.first(), runs.last()) else { continue };
-            // Never move over a page to keep: one call per side of it.
+            // Never move over a page to leave alone: one call per side of it.
             let whole = first.start..last.end;
-            for part in region::subtract(whole, &self.keep) {
+            let contradictions = self.contradictions(&whole, &runs);
+            leftover.contradictions.extend(contradictions.iter().cloned());
+            let mut around = holes.clone();
+            around.extend(contradictions);
+            around.sort_by_key(|range| range.start);
+            for part in region::subtract(whole, &around) {
                 let inside = region::intersect(&part, Some(&runs));
-                moves.push(Move { part: part.clone(), slot: next_slot, runs: inside, piece });
-                next_slot += (part.end - part.start) / PAGE;
+                if !inside.is_empty() {
+                    let length = (part.end - part.start) / PAGE;
+                    moves.push(Move { part, slot: next_slot, runs: inside, piece });
+                    next_slot += length;
+                }
             }
         }
         // From here to the end of the correction below a page is in one of two places.
@@ -232,19 +251,28 @@ impl<'a, 'w> Session<'a, 'w> {
         Ok((filled, leftover))
     }
 
+    /// Pages that are there although the table says that they are out.  Either an event that would
+    /// explain it is on its way (then the entry belongs to another place, and must not be touched),
+    /// or a killed engine had just copied the page in.
+    fn contradictions(&self, whole: &Range<u64>, runs: &[Range<u64>]) -> Vec<Range<u64>> {
+        let pages = ByteAddress(whole.start).page()..ByteAddress(whole.end).page();
+        let mut found = Vec::new();
+        self.space.table.for_each(pages, |page, entry| {
+            let address = page.start().0;
+            let resident = runs.iter().any(|run| run.contains(&address));
+            if resident && !matches!(entry, Entry::Kept(_)) {
+                found.push(address..address + PAGE);
+            }
+        });
+        found
+    }
+
     fn mark(&self, core: &mut Core, run: &Range<u64>, first_slot: u64) -> Result<()> {
         let (start, end) = (ByteAddress(run.start).page(), ByteAddress(run.end).page());
         for (slot, page) in (first_slot..).zip((start.0..end.0).map(PageNumber)) {
             let kept = match self.space.table.get(page) {
-                Entry::Absent => None,
                 Entry::Kept(stored) => Some(stored),
-                // The page is there although the table says that it is out: it came back without
-                // our noticing (the engine was killed right after the copy).  What is there is
-                // newer.
-                stale => {
-                    self.space.come_home(core, self.shared, page, &stale);
-                    None
-                }
+                _ => None,
             };
             self.space
                 .table

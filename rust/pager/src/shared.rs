@@ -9,7 +9,7 @@ use crate::space::Space;
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
 use parking_lot::{Mutex, RwLock};
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -85,6 +85,56 @@ impl Default for Kit {
     }
 }
 
+/// The event queue of a fault thread.
+#[derive(Debug)]
+pub struct Queue {
+    /// Watches the descriptors of its spaces.
+    pub epoll: OwnedFd,
+    /// Wakes the thread without a message from the kernel.
+    bell: OwnedFd,
+    /// Spaces to look at when the bell rings.  Held for a push or a swap only.
+    nudged: Mutex<Vec<u64>>,
+}
+
+/// Number that no space has: the bell's.
+const BELL: u64 = 0;
+
+impl Queue {
+    /// Make one.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn create() -> Result<Self> {
+        let failed = |cause: rustix::io::Errno| Error::Os {
+            what: "making an event queue",
+            cause: cause.into(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(failed)?;
+        let data = epoll::EventData::new_u64(BELL);
+        epoll::add(&epoll, &bell, data, epoll::EventFlags::IN).map_err(failed)?;
+        Ok(Self { epoll, bell, nudged: Mutex::new(Vec::new()) })
+    }
+
+    /// Let the thread look at a space.
+    fn nudge(&self, id: u64) {
+        self.nudged.lock().push(id);
+        // Full means that it rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// If `data` is the bell's: silence it and append the spaces to look at.
+    pub fn answer_bell(&self, data: u64, ready: &mut Vec<u64>) -> bool {
+        if data != BELL {
+            return false;
+        }
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        ready.append(&mut self.nudged.lock());
+        true
+    }
+}
+
 /// What all parts of one engine share.
 #[derive(Debug)]
 pub struct Shared {
@@ -95,7 +145,7 @@ pub struct Shared {
     /// Every managed space by number.  Taken after a space's lock, if both are needed.
     pub spaces: RwLock<HashMap<u64, Arc<Space>>>,
     /// Event queues of the fault threads; a space belongs to the one of its number.
-    pub queues: Vec<OwnedFd>,
+    pub queues: Vec<Queue>,
     /// Descriptors of forked children by their number in a killed engine, while its journals are
     /// worked off; `None` at all other times.
     pub inherited: Mutex<Option<HashMap<RawFd, OwnedFd>>>,
@@ -187,7 +237,12 @@ impl Shared {
         given_up
     }
 
+    /// Let the fault thread of a space look at it without a message from the kernel.
+    pub fn nudge(&self, id: u64) {
+        self.queues[id as usize % self.queues.len()].nudge(id);
+    }
+
     fn queue_of(&self, id: u64) -> &OwnedFd {
-        &self.queues[id as usize % self.queues.len()]
+        &self.queues[id as usize % self.queues.len()].epoll
     }
 }

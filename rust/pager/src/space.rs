@@ -16,6 +16,7 @@
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::error::{Error, Result};
 use crate::page_table::{HEADER_WORDS, PageTable, Stored};
+use crate::quarantine::Quarantine;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::mapping::SharedMapping;
 use crate::sys::pagemap::Pagemap;
@@ -244,6 +245,8 @@ pub struct Core {
     pub unsettled: bool,
     /// End of the last run of never-populated pages that was filled, and its length in pages.
     pub zero_run: (u64, u64),
+    /// Ranges that the program is about to empty.
+    pub quarantine: Quarantine,
     /// The program unmapped or emptied our area: no more page outs.
     pub area_lost: bool,
 }

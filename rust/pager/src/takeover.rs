@@ -6,7 +6,7 @@
 //! every sleeper, because a fault that the dead engine had read does not come again.  Only then does
 //! a new keeper take the old one's place.
 
-use crate::address::{PAGES_END, PageNumber};
+use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::take_area_out;
 use crate::error::{Error, Result};
 use crate::keeper::Inheritance;
@@ -157,6 +157,8 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     }
     let mut core = space.core.lock();
     core.unsettled = true;
+    // What the dead engine knew of calls in progress died with it.
+    core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
     // On `Later` it stays unsettled, and the housekeeper tries again.
     if space.settle(&mut core, shared, kit) == Answer::Gone {
         return;

@@ -1,6 +1,7 @@
 //! One foreign process: who it is, whether we may have it, which of its threads to borrow.
 
 use crate::error::{Error, Result};
+use crate::quarantine::Look;
 use crate::sys::arch;
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -177,6 +178,28 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
         _ => 1,
     };
     Some(Candidate { rank, thread, stack_pointer })
+}
+
+/// Look at every thread: could it be in the middle of emptying memory?
+#[must_use]
+pub fn look_at_threads(pid: i32) -> Vec<Look> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .map(|thread: i32| {
+            let read = |file: &str| {
+                fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).unwrap_or_default()
+            };
+            // The first word is "running" or the number of the call it sleeps in (-1: none).
+            let call = read("syscall");
+            let call = call.split_ascii_whitespace().next().unwrap_or("running").parse::<i64>();
+            let elsewhere = call.is_ok_and(|number| !arch::empties_memory(number));
+            let runtime = read("schedstat");
+            let runtime =
+                runtime.split_ascii_whitespace().next().and_then(|text| text.parse().ok());
+            Look { thread, elsewhere, runtime: runtime.unwrap_or(0) }
+        })
+        .collect()
 }
 
 /// Text of /proc/PID/smaps (with flags and sizes) or, cheaper, /proc/PID/maps.

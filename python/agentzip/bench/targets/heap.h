@@ -33,13 +33,15 @@ static const char *const heap_words[32] = {
 /* An object of 64 bytes: reference count, type, two pointers, hash, length, short text. */
 static inline void heap_objects(uint8_t *page, uint64_t *state, uint64_t arena)
 {
+    uint64_t types = 0x55D0C0DE0000u + (dice(state) & 7) * 0x1A0;
+    uint64_t next = arena;
     for (int at = 0; at < PAGE_BYTES; at += 64) {
         uint64_t roll = dice(state);
         uint64_t object[5] = {
             1 + (roll & 3) * (roll >> 60 == 0),
-            0x55D0C0DE0000u + ((roll >> 8) & 7) * 0x1A0,
-            arena + ((roll >> 16) & 0xFFFF) * 16,
-            (roll >> 34) & 1 ? 0 : arena + ((roll >> 40) & 0xFFF) * 64,
+            types + ((roll >> 8) & 1) * 0x1A0,
+            next += roll & 0x30000 ? 64 : 64 * ((roll >> 20) & 31),
+            (roll >> 34) & 3 ? 0 : arena + ((roll >> 40) & 0xFFF) * 64,
             roll >> 62 ? UINT64_MAX : dice(state),
         };
         memcpy(page + at, object, sizeof object);
@@ -86,11 +88,11 @@ static inline void heap_page(uint8_t *page, uint64_t number, uint64_t generation
     uint64_t state = number * 0xD1342543DE82EF95u + generation;
     uint64_t arena = 0x7F3A40000000u + (dice(&state) & 0xFF) * 0x100000;
     uint64_t kind = dice(&state) % 100;
-    if (kind < 50)
+    if (kind < 55)
         heap_objects(page, &state, arena);
-    else if (kind < 62)
+    else if (kind < 67)
         heap_pointers(page, &state, arena);
-    else if (kind < 74)
+    else if (kind < 80)
         heap_numbers(page, &state);
     else if (kind < 98)
         heap_text(page, &state);

@@ -88,6 +88,13 @@ pub fn is_interruptible(number: u64) -> bool {
     INTERRUPTIBLE.contains(&number)
 }
 
+/// Whether a call may drop the contents of memory: madvise, process_madvise, and io_uring_enter,
+/// which can run either.
+#[must_use]
+pub fn empties_memory(number: i64) -> bool {
+    matches!(number, 28 | 440 | 426)
+}
+
 /// Code bytes of the springboard and where its worker part begins.
 #[derive(Debug)]
 pub struct Springboard {
@@ -97,6 +104,8 @@ pub struct Springboard {
     pub worker: u64,
 }
 
+/// How a springboard begins.
+pub const SPRINGBOARD_HEAD: [u8; 5] = [0x0F, 0x05, 0x48, 0x91, 0xE3];
 /// Upper bound of the code's length.
 pub const SPRINGBOARD_BYTES: usize = 128;
 
@@ -137,7 +146,8 @@ impl Registers {
     #[must_use]
     pub fn springboard(self) -> Springboard {
         let home = self.restarted();
-        let mut code = vec![0x0F, 0x05, 0x48, 0x91, 0xE3, 0];
+        let mut code = SPRINGBOARD_HEAD.to_vec();
+        code.push(0);
         let reload: [([u8; 2], u64); 9] = [
             ([0x48, 0xB8], home.rax),
             ([0x48, 0xB9], home.rcx),
