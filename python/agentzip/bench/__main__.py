@@ -4,6 +4,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--mib takes 8 to 4096")
     plan = BenchPlan.quick(options.mib) if options.quick else BenchPlan(options.mib)
     messages = Console(stderr=True)
+    # An end by signal must unwind as well: there may be a swap device to give back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with messages.status("measuring") as status:
             result = run_bench(plan, status.update)

@@ -34,8 +34,8 @@ class Measure:
 
 
 MEASURES = (
-    Measure("fault", "page fault seen by the target, all on one CPU", "bare poll loop"),
-    Measure("fault_free", "page fault, placed by the scheduler", "bare poll loop"),
+    Measure("fault", "page fault, served from the same CPU", "bare poll loop"),
+    Measure("fault_across", "page fault, served from another CPU", "bare poll loop"),
     Measure("stop", "stop of one thread, per page out", "bare ptrace stop"),
     Measure("hold", "faults held up, per chunk", "UFFDIO_MOVE of as many pages"),
     Measure("attach", "attach", "bare ptrace stop"),
@@ -45,7 +45,7 @@ MEASURES = (
     Measure("page_out_again", "page out, clean, per page", "UFFDIO_MOVE", per_page=True),
     Measure("page_in", "page in, batched, per page", "UFFDIO_COPY of 64 pages", per_page=True),
     Measure("page_in_cpu", "the same in CPU time", "UFFDIO_COPY of 64 pages", per_page=True),
-    Measure("fault_again", "touch after WILLNEED, all on one CPU", "bare poll loop"),
+    Measure("fault_again", "touch after WILLNEED", "bare poll loop"),
 )
 """Everything that is measured, in the order of the table."""
 
@@ -184,8 +184,8 @@ def _speedup(way: str) -> Callable[[Ledger], float | None]:
 
 
 AIMS = (
-    Aim("LZ4 fault to the raw floor, one CPU", 1.15, "x", _ratio("fault", "lz4")),
-    Aim("LZ4 fault to the raw floor, as scheduled", 1.15, "x", _ratio("fault_free", "lz4")),
+    Aim("LZ4 fault to the raw floor, same CPU", 1.15, "x", _ratio("fault", "lz4")),
+    Aim("LZ4 fault to the raw floor, other CPU", 1.15, "x", _ratio("fault_across", "lz4")),
     Aim("stop, median", 1.0, "ms", _milliseconds("stop", 50)),
     Aim("stop, P99", 5.0, "ms", _milliseconds("stop", 99)),
     Aim("hold per chunk, median", 1.0, "ms", _milliseconds("hold", 50)),

@@ -14,13 +14,16 @@ from typing import Self
 from agentzip.bench.build import ensure_built
 from agentzip.errors import InternalError
 
-__all__ = ["ALL_CPUS", "ONE_CPU", "HeapTarget", "measure_stops", "microseconds"]
+__all__ = ["ALL_CPUS", "ONE_CPU", "OTHER_CPU", "HeapTarget", "measure_stops", "microseconds"]
 
 ALL_CPUS = os.sched_getaffinity(0)
 """Where the scheduler may put things."""
 
 ONE_CPU = max(ALL_CPUS)
-"""Where toucher and server meet when the wake of a sleeping processor is to be left out."""
+"""Where the toucher runs while its faults are timed."""
+
+OTHER_CPU = min(ALL_CPUS)
+"""Where a server runs that is far from the toucher; the same one if there is only one."""
 
 _ANSWER_SECONDS = 60
 """The longest command, a sweep with everything out, takes a second; beyond this it hangs."""
@@ -36,7 +39,11 @@ class HeapTarget:
         )
         self._pending = b""
         self._samples = folder / f"samples-{self._process.pid}"
-        _, start, end = self._read_answer().split()
+        try:
+            _, start, end = self._read_answer().split()
+        except BaseException:
+            self.stop()
+            raise
         self.heap = (int(start, 16), int(end, 16))
         self.pages = mebibytes * 256
 
@@ -54,6 +61,10 @@ class HeapTarget:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it; once is enough, twice does no harm."""
         self._process.kill()
         self._process.wait()
 
@@ -62,7 +73,7 @@ class HeapTarget:
         self._ask(f"fill {generation}")
 
     def pin(self, cpus: set[int]) -> None:
-        """Let it, and a floor server that it starts later, run on these processors only."""
+        """Let it run on these processors only."""
         os.sched_setaffinity(self.pid, cpus)
 
     def touch(self, count: int, skip: int, seed: int) -> list[float]:
@@ -81,9 +92,9 @@ class HeapTarget:
         """How many pages do not hold what they must."""
         return int(self._ask("verify").split()[1])
 
-    def drop(self) -> None:
-        """Raw floor: everything out, another process answers."""
-        self._ask("drop")
+    def drop(self, cpu: int) -> None:
+        """Raw floor: everything out, another process answers from this processor."""
+        self._ask(f"drop {cpu}")
 
     def restore(self) -> float:
         """End of the raw floor; the time per page of bringing the rest home."""

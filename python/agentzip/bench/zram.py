@@ -25,6 +25,9 @@ _DEVICE = Path("/dev/zram0")
 _SETTINGS = Path("/sys/block/zram0")
 _ALGORITHM = "lz4"
 
+_RESET_TRIES = 50
+"""A tenth of a second each."""
+
 _SYS_PROCESS_MADVISE = 440
 _MADV_WILLNEED = 3
 _MADV_PAGEOUT = 21
@@ -47,14 +50,23 @@ def why_not(root: Path = Path("/")) -> str:
 
 @contextmanager
 def compressed_device(bytes_max: int) -> Iterator[None]:
-    """Borrow /dev/zram0 as the host's only swap; it is given back as it was."""
+    """
+    Borrow /dev/zram0 as the host's only swap; it is given back as it was.
+
+    Raises:
+        InternalError: somebody else took it first, or it could not be given back.
+    """
     former = _selected((_SETTINGS / "comp_algorithm").read_text())
     try:
         (_SETTINGS / "comp_algorithm").write_text(_ALGORITHM)
+        # The kernel takes a size once: whoever gets this through owns the device from here on.
+        (_SETTINGS / "disksize").write_text(str(bytes_max))
+    except OSError as error:
+        raise InternalError(f"cannot take {_DEVICE}: {error}") from error
+    try:
         # Read back: a refused name would leave the old algorithm under a wrong label.
         if _selected((_SETTINGS / "comp_algorithm").read_text()) != _ALGORITHM:
             raise InternalError(f"zram did not take {_ALGORITHM}")
-        (_SETTINGS / "disksize").write_text(str(bytes_max))
         subprocess.run(["mkswap", str(_DEVICE)], check=True, capture_output=True)
         subprocess.run(["swapon", str(_DEVICE)], check=True, capture_output=True)
         yield
@@ -64,13 +76,17 @@ def compressed_device(bytes_max: int) -> Iterator[None]:
 
 def _give_back(former: str) -> None:
     subprocess.run(["swapoff", str(_DEVICE)], check=False, capture_output=True)
-    for _ in range(50):
-        # Udev and others may have it open for a moment after the swapoff.
+    for _ in range(_RESET_TRIES):
+        # Others, udev for one, may have it open for a moment after the swapoff.
         with suppress(OSError):
             (_SETTINGS / "reset").write_text("1")
-            break
+            (_SETTINGS / "comp_algorithm").write_text(former)
+            return
         time.sleep(0.1)
-    (_SETTINGS / "comp_algorithm").write_text(former)
+    raise InternalError(
+        f"{_DEVICE} could not be given back",
+        f"run swapoff {_DEVICE}, then write 1 to {_SETTINGS}/reset",
+    )
 
 
 def _selected(line: str) -> str:

@@ -196,7 +196,6 @@ def assert_free(pid: int) -> None:
     Raises:
         CheckFailed: one is, even after a while.
     """
-
     stuck: set[int] | None = None
 
     def free() -> bool:

@@ -115,9 +115,7 @@ class Crowd:
         self.all_attached = not reattach
         pids = [target.pid for target in self.targets]
         try:
-            self.daemon.do(
-                "churn", pids=pids, seed=self.dice.randrange(10**6), reattach=reattach
-            )
+            self.daemon.do("churn", pids=pids, seed=self.dice.randrange(10**6), reattach=reattach)
         except BrokenPipeError:
             return False
         # Forks and faults of their own, so that the steps of serving and of events are reached.

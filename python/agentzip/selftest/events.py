@@ -112,7 +112,7 @@ def _expect_place(stage: Stage, target: Target, name: str, leaves: str) -> None:
 
 def _leaves(target: Target) -> dict[str, str]:
     pairs = (word.split(":") for word in target.ok("list").split())
-    return dict(pairs)  # type: ignore[arg-type]
+    return dict(pairs)
 
 
 def _perform(stage: Stage, target: Target, name: str) -> None:
@@ -195,4 +195,3 @@ def command_line_readable(stage: Stage) -> None:
     after = [(folder / name).read_bytes() for name in ("cmdline", "environ")]
     expect(before == after, f"read from outside: {after[0]!r}")
     expect(after[0].count(b"\0") >= 3, f"the command line is short: {after[0]!r}")
-

@@ -36,7 +36,7 @@ class CheckFailed(AssertionError):
     """A target was harmed or did not answer; the message says how."""
 
 
-class CheckSkipped(Exception):  # noqa: N818 - a skip is an outcome, not an error
+class CheckSkipped(Exception):
     """This host cannot run the check; the message says what is missing."""
 
 

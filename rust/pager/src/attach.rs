@@ -74,7 +74,8 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     };
     let memory = ForeignMemory::open(pid).map_err(permission("opening the memory"))?;
     let pagemap = Pagemap::open(pid).map_err(permission("opening the pagemap"))?;
-    let length = SCRATCH_BYTES + shared.settings.chunk_pages as u64 * PAGE;
+    // Scratch pages, staging area, probe page.
+    let length = SCRATCH_BYTES + shared.settings.chunk_pages as u64 * PAGE + PAGE;
     let regions = region::parse(&target::read_maps(pid, false)?);
     let start = region::find_gap(&regions, length, ADDRESS_END).ok_or_else(|| {
         Error::Unsupported { feature: "area", cause: "no room in the address space".to_owned() }
@@ -202,7 +203,7 @@ pub fn take_area_out(shared: &Shared, space: &Space) -> Result<Duration> {
     }
     let staging = space.staging();
     // An unwatched mapping can be removed without an event that somebody must read.
-    let _ = space.descriptor.unregister(staging.start, staging.end - staging.start);
+    let _ = space.descriptor.unregister(staging.start, area.end - staging.start);
     let Some(memory) = space.memory.as_ref() else { return Ok(Duration::ZERO) };
     let stop = with_worker(&target, memory, shared.settings.limits(), |worker| {
         for part in &parts {

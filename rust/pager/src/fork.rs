@@ -21,7 +21,7 @@ use std::time::Duration;
 
 impl Space {
     /// Take charge of a forked child.  The parent goes on as soon as the message was read; the
-    /// child can wait for a page only after its descriptor is watched, at the end of this.
+    /// child waits at its first missing page until it is served, after the last open event.
     pub fn on_fork(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, number: RawFd) {
         let descriptor = match shared.inherited.lock().as_mut() {
             // Not among the inherited ones any more: its table was complete, nothing is left to do.
@@ -50,7 +50,7 @@ impl Space {
 
     fn make_child(
         &self,
-        core: &Core,
+        core: &mut Core,
         shared: &Shared,
         kit: &mut Kit,
         descriptor: Userfaultfd,
@@ -91,7 +91,9 @@ impl Space {
         points::pass("fork.published");
         let mut child = Self::new(table, descriptor, None, None, None);
         child.command.clone_from(&self.command);
-        shared.adopt(Arc::new(child)).map_err(|error| (error, None))
+        self.undo_moves_after_fork(core, shared, &child);
+        core.unborn.push(Arc::new(child));
+        Ok(())
     }
 
     /// The staging area is not inherited: give the child its copy of a staged page now.

@@ -18,6 +18,8 @@ pub mod codec;
 pub mod engine;
 /// What can go wrong.
 pub mod error;
+/// The table kept true when the program changes its address space.
+pub mod events;
 /// The threads that answer the kernel.
 pub mod fault_loop;
 /// What this kernel allows.

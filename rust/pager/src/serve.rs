@@ -1,19 +1,20 @@
 //! Answering the kernel for one space: read messages, keep the table true, bring touched pages.
 //!
-//! The order inside a batch is the heart of it: *all* events of a batch are applied before *any* of
-//! its faults is answered.  An event is acknowledged by our read, so the program may already rely on
-//! it: contents looked up before must not be copied in afterwards.  Events still unread make the
-//! kernel refuse our copy (EAGAIN), and then we read them first.
+//! *All* events that can be read are applied (`events.rs`) before *any* fault is answered.  An event
+//! is acknowledged by our read, so the program may already rely on it: contents looked up before
+//! must not be copied in afterwards.  Events still unread make the kernel refuse our copy (EAGAIN),
+//! and then we read them first.
 //!
 //! Nothing here allocates, waits for policy, or takes a lock that an encoder holds for long.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::events::Settled;
 use crate::page_table::Entry;
 use crate::points;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, Space};
 use crate::stats::increment;
-use crate::sys::userfaultfd::{Install, MESSAGE_WORDS, Message, decode_message};
+use crate::sys::userfaultfd::Install;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -49,7 +50,11 @@ impl Space {
         for _ in 0..ROUNDS {
             let began = Instant::now();
             match self.read_messages(core, shared, kit) {
-                Ok(()) => {}
+                Ok(Settled::Yes) => {}
+                Ok(Settled::NotYet) => {
+                    answer = Answer::Later;
+                    continue;
+                }
                 Err(_) => return Answer::Gone,
             }
             if core.pending.is_empty() {
@@ -61,130 +66,6 @@ impl Space {
             }
         }
         answer
-    }
-
-    /// Read until nothing is pending; apply events, note faults.
-    fn read_messages(
-        &self,
-        core: &mut Core,
-        shared: &Shared,
-        kit: &mut Kit,
-    ) -> std::io::Result<()> {
-        let journal = self.table.journal();
-        loop {
-            let count = self.descriptor.read_into(journal)?;
-            if count == 0 {
-                return Ok(());
-            }
-            points::pass("event.read");
-            self.apply_journal(core, shared, kit);
-            if core.pending.len() >= journal.len() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Apply the events in the journal in order, then take its faults; empties it.
-    ///
-    /// Each message is cleared only after it took effect, and applying one twice does no harm: so
-    /// this is also what a new engine does with the journal of a killed one.
-    pub fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
-        let journal = self.table.journal();
-        for message in journal.chunks_exact(MESSAGE_WORDS) {
-            let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
-            if words[0] == 0 {
-                continue;
-            }
-            match decode_message(words) {
-                Message::Fault { .. } => continue,
-                Message::Fork { descriptor } => {
-                    increment(&shared.counters.events_fork);
-                    points::pass("fork.read");
-                    self.on_fork(core, shared, kit, descriptor);
-                }
-                Message::Remap { from, to, length } => {
-                    increment(&shared.counters.events_remap);
-                    self.on_remap(core, shared, &message[0], from, to, length);
-                }
-                Message::Remove { start, end } => {
-                    increment(&shared.counters.events_remove);
-                    self.on_remove(core, shared, start, end);
-                    core.quarantine.add(start..end);
-                }
-                Message::Unmap { start, end } => {
-                    increment(&shared.counters.events_unmap);
-                    self.on_remove(core, shared, start, end);
-                }
-                Message::Unknown(_) => {}
-            }
-            points::pass("event.applied");
-            message[0].store(0, Ordering::Release);
-        }
-        for message in journal.chunks_exact(MESSAGE_WORDS) {
-            let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
-            if let Message::Fault { address, write, .. } = decode_message(words) {
-                core.pending.push((address, write));
-            }
-            message[0].store(0, Ordering::Release);
-        }
-    }
-
-    fn on_remove(&self, core: &mut Core, shared: &Shared, start: u64, end: u64) {
-        let area = &self.header.area;
-        if start < area.end && area.start < end {
-            core.area_lost = true;
-        }
-        let pages = ByteAddress(start).page()..ByteAddress(end).page_up();
-        self.table.clear_range(pages, |_, entry| {
-            if let Entry::Staged { slot } = entry {
-                release_slot(core, shared, slot);
-            }
-            shared.store.release(&entry);
-        });
-    }
-
-    /// Move entries along with their pages.
-    ///
-    /// In two halves with a mark between, so that a killed engine's work can be finished: copying
-    /// twice is harmless until the sources are forgotten, and forgetting twice is always harmless.
-    fn on_remap(
-        &self,
-        core: &mut Core,
-        shared: &Shared,
-        head: &std::sync::atomic::AtomicU64,
-        from: u64,
-        to: u64,
-        length: u64,
-    ) {
-        /// Set in the message once its entries are copied; the kernel leaves these bits clear.
-        const COPIED: u64 = 1 << 63;
-        let (source, target) = (ByteAddress(from).page(), ByteAddress(to).page());
-        let count = length.div_ceil(PAGE);
-        if from == to {
-            return;
-        }
-        if head.load(Ordering::Acquire) & COPIED == 0 {
-            let copied = self.table.copy_range(source, target, count, |_, entry| {
-                if let Entry::Staged { slot } = entry {
-                    release_slot(core, shared, slot);
-                }
-                shared.store.release(&entry);
-            });
-            if copied.is_err() {
-                // Only a full table can stop it; what was not copied is lost, loudly.
-                increment(&shared.counters.pages_lost);
-            }
-            head.fetch_or(COPIED, Ordering::AcqRel);
-        }
-        points::pass("event.remap_copied");
-        self.table.forget_range(source, count);
-        self.table.for_each(target..target.forward(count), |page, entry| {
-            if let Entry::Staged { slot } = entry
-                && let Some(place) = core.slots.get_mut(slot as usize)
-            {
-                place.owner = Some(page);
-            }
-        });
     }
 
     fn answer_pending(

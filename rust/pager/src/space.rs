@@ -15,6 +15,7 @@
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::error::{Error, Result};
+use crate::events::RecentMove;
 use crate::page_table::{HEADER_WORDS, PageTable, Stored};
 use crate::quarantine::Quarantine;
 use crate::sys::foreign::ForeignMemory;
@@ -25,6 +26,7 @@ use crate::target::Target;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Version of the table header, the entries and the pool.
@@ -245,6 +247,10 @@ pub struct Core {
     pub unsettled: bool,
     /// End of the last run of never-populated pages that was filled, and its length in pages.
     pub zero_run: (u64, u64),
+    /// Moves applied while other events may have been open, oldest first.
+    pub moves: Vec<RecentMove>,
+    /// Forked children that are not served before the last open event was read.
+    pub unborn: Vec<Arc<Space>>,
     /// Ranges that the program is about to empty.
     pub quarantine: Quarantine,
     /// The program unmapped or emptied our area: no more page outs.
@@ -293,8 +299,9 @@ impl Space {
         pagemap: Option<Pagemap>,
     ) -> Self {
         let header = table.header();
-        let slots = ((header.area.end - header.area.start).saturating_sub(SCRATCH_BYTES)
-            / PAGE_SIZE as u64) as usize;
+        let others = SCRATCH_BYTES + PAGE_SIZE as u64;
+        let slots = (header.area.end - header.area.start).saturating_sub(others);
+        let slots = (slots / PAGE_SIZE as u64) as usize;
         Self {
             command: target.map_or_else(String::new, |target| target.command.clone()),
             seccomp: target.map_or(0, |target| target.seccomp),
@@ -317,11 +324,12 @@ impl Space {
         self.header.id
     }
 
-    /// The staging area's addresses.
+    /// The staging area's addresses: the area without the scratch pages before it and the probe page
+    /// after it, which is always there, so that a copy to it only tells whether an event is open.
     #[must_use]
     pub fn staging(&self) -> Range<u64> {
         let area = &self.header.area;
-        if area.is_empty() { 0..0 } else { area.start + SCRATCH_BYTES..area.end }
+        if area.is_empty() { 0..0 } else { area.start + SCRATCH_BYTES..area.end - PAGE_SIZE as u64 }
     }
 
     /// Address of a slot.

@@ -98,13 +98,16 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
     let by_number = estate.userfaultfds.drain().map(|(_, pair)| pair).collect();
     *shared.inherited.lock() = Some(by_number);
     let mut kit = Kit::default();
+    let mut children = Vec::new();
     for space in &spaces {
-        space.apply_journal(&mut space.core.lock(), shared, &mut kit);
+        let mut core = space.core.lock();
+        space.apply_journal(&mut core, shared, &mut kit, true);
+        children.append(&mut core.unborn);
     }
     // What nobody claimed never had a page out: an attach that was not completed.
     *shared.inherited.lock() = None;
-    for space in spaces {
-        shared.adopt(Arc::new(space))?;
+    for space in spaces.into_iter().map(Arc::new).chain(children) {
+        shared.adopt(space)?;
     }
     points::pass("takeover.received");
     adopt_slots(shared)?;

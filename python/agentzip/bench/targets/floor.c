@@ -114,8 +114,12 @@ static void bring_home(uint64_t result[2])
     result[1] = pages;
 }
 
-static _Noreturn void serve(int control)
+static _Noreturn void serve(int control, int cpu)
 {
+    cpu_set_t place;
+    CPU_ZERO(&place);
+    CPU_SET(cpu, &place);
+    sched_setaffinity(0, sizeof place, &place);
     struct sched_param priority = {.sched_priority = 1};
     sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -139,7 +143,7 @@ static _Noreturn void serve(int control)
     }
 }
 
-int floor_open(uint8_t *memory, size_t bytes)
+int floor_open(uint8_t *memory, size_t bytes, int cpu)
 {
     int pair[2];
     here.memory = memory;
@@ -154,7 +158,7 @@ int floor_open(uint8_t *memory, size_t bytes)
         return errno;
     if (here.server == 0) {
         close(pair[0]);
-        serve(pair[1]);
+        serve(pair[1], cpu);
     }
     close(pair[1]);
     here.control = pair[0];

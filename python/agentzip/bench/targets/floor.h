@@ -10,8 +10,9 @@
 /* Nanoseconds since some moment. */
 uint64_t now(void);
 
-/* Drop the memory and let another process answer its faults from raw pages; 0 or an errno. */
-int floor_open(uint8_t *memory, size_t bytes);
+/* Drop the memory and let another process, on that CPU, answer its faults from raw pages; 0 or
+ * an errno. */
+int floor_open(uint8_t *memory, size_t bytes, int cpu);
 
 /* Let that process bring the rest home in runs, and end it; nanoseconds and pages it took. */
 int floor_close(uint64_t *nanoseconds, uint64_t *pages);

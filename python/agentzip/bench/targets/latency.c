@@ -7,7 +7,8 @@
  *                      SKIP pages left out -> touched K (32-bit nanoseconds of each, to FILE)
  *   sweep              read one word of every page in order          -> swept NANOSECONDS
  *   verify             compare every page with what it must hold     -> wrong N
- *   drop               raw userfaultfd floor: drop all, another process answers -> dropped
+ *   drop CPU           raw userfaultfd floor: drop all, another process answers from that CPU
+ *                      -> dropped
  *   restore            end of that: the rest comes home in runs      -> restored NANOSECONDS PAGES
  *   move CHUNK FILE    raw UFFDIO_MOVE of all, CHUNK bytes at a time -> moved COUNT
  *
@@ -117,20 +118,25 @@ static void report_move(const char *command)
         answer("moved %llu", (unsigned long long)count);
 }
 
-static void report_floor(bool opening)
+static void report_drop(int cpu)
+{
+    int failed = floor_open(heap, pages * PAGE_BYTES, cpu);
+    answer(failed ? "error: userfaultfd floor: %s" : "dropped", strerror(failed));
+}
+
+static void report_restore(void)
 {
     uint64_t nanoseconds = 0, count = 0;
-    int failed = opening ? floor_open(heap, pages * PAGE_BYTES) : floor_close(&nanoseconds, &count);
+    int failed = floor_close(&nanoseconds, &count);
     if (failed)
         answer("error: userfaultfd floor: %s", strerror(failed));
-    else if (opening)
-        answer("dropped");
     else
         answer("restored %llu %llu", (unsigned long long)nanoseconds, (unsigned long long)count);
 }
 
 static void obey(const char *command)
 {
+    int cpu;
     if (sscanf(command, "fill %lu", &generation) == 1) {
         fill();
         answer("filled");
@@ -140,10 +146,10 @@ static void obey(const char *command)
         answer("swept %llu", (unsigned long long)sweep());
     } else if (strcmp(command, "verify") == 0) {
         answer("wrong %llu", (unsigned long long)count_wrong());
-    } else if (strcmp(command, "drop") == 0) {
-        report_floor(true);
+    } else if (sscanf(command, "drop %d", &cpu) == 1) {
+        report_drop(cpu);
     } else if (strcmp(command, "restore") == 0) {
-        report_floor(false);
+        report_restore();
     } else if (strncmp(command, "move ", 5) == 0) {
         report_move(command);
     } else {

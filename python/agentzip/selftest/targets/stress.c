@@ -1,5 +1,6 @@
 /*
- * stress --ops N --threads T --forks on|off --seed S: threads that change their address space.
+ * stress --ops N --threads T --forks on|off --moves on|off --seed S: threads that change their
+ * address space.
  *
  * Each thread owns a set of regions and does random operations on them: verify, write, drop, unmap
  * and map again, move, map over, protect, fork.  It knows what every page must hold, so any page
@@ -41,6 +42,7 @@ struct worker {
 
 static long quota;
 static bool forks_on;
+static bool moves_on; /* Threads often move regions to places that others have just left. */
 static uint64_t seed = 1;
 static atomic_bool finish;
 static atomic_long total_ops, total_bad, total_forks;
@@ -121,7 +123,7 @@ static void resize(struct worker *w, struct region *r)
     unsigned pages = PAGES_MIN + roll(w, PAGES_MAX - PAGES_MIN);
     size_t old_bytes = (size_t)r->pages * PAGE_BYTES, new_bytes = (size_t)pages * PAGE_BYTES;
     uint8_t *moved;
-    if (roll(w, 3) == 0) {
+    if (moves_on || roll(w, 3) == 0) {
         /* Move to a place of our choice: the kernel moves page tables, not bytes. */
         void *place = mmap(NULL, new_bytes, PROT_NONE, PRIVATE, -1, 0);
         if (place == MAP_FAILED)
@@ -213,7 +215,9 @@ static void step(struct worker *w)
 {
     struct region *r = &w->regions[roll(w, REGIONS)];
     unsigned dice = roll(w, 10000);
-    if (dice < 5000)
+    if (moves_on && dice < 1000)
+        resize(w, r);
+    else if (dice < 5000)
         verify(w, r, roll(w, r->pages), "verify");
     else if (dice < 9100)
         page_write(w, r, roll(w, r->pages));
@@ -288,11 +292,13 @@ int main(int count, char **values)
             threads = atoi(values[i + 1]);
         else if (!strcmp(values[i], "--forks"))
             forks_on = !strcmp(values[i + 1], "on");
+        else if (!strcmp(values[i], "--moves"))
+            moves_on = !strcmp(values[i + 1], "on");
         else if (!strcmp(values[i], "--seed"))
             seed = strtoul(values[i + 1], NULL, 10);
     }
     if (threads < 1 || threads > THREADS_MAX || ops < threads) {
-        fprintf(stderr, "usage: stress --ops N --threads 1..16 --forks on|off --seed S\n");
+        fprintf(stderr, "usage: stress --ops N --threads 1..16 --forks|--moves on|off --seed S\n");
         return 2;
     }
     quota = ops / threads;

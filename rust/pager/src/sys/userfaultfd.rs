@@ -25,6 +25,7 @@ const UFFDIO_UNREGISTER: u64 = ior(0x01, 16);
 const UFFDIO_WAKE: u64 = ior(0x02, 16);
 const UFFDIO_COPY: u64 = iowr(0x03, 40);
 const UFFDIO_ZEROPAGE: u64 = iowr(0x04, 32);
+const UFFDIO_WRITEPROTECT: u64 = iowr(0x06, 24);
 const UFFDIO_POISON: u64 = iowr(0x08, 32);
 /// Request number of the move ioctl, to be issued inside the target.
 pub const UFFDIO_MOVE: u64 = iowr(0x05, 40);
@@ -267,6 +268,19 @@ impl Userfaultfd {
         let mut argument = [address, length, 0, 0];
         let result = self.ioctl(UFFDIO_POISON, &mut argument);
         Self::judge(result, argument[3] as i64)
+    }
+
+    /// Whether the page at `address` lies in a mapping that is watched; `None` if the address space
+    /// is changing right now.
+    #[must_use]
+    pub fn watches(&self, address: u64) -> Option<bool> {
+        // Allowing writes to a page that nobody protects changes nothing.
+        let mut argument = [address, 4096, 0];
+        match self.ioctl(UFFDIO_WRITEPROTECT, &mut argument) {
+            Ok(()) => Some(true),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => None,
+            Err(_) => Some(false),
+        }
     }
 
     /// Whether the address space still exists.
