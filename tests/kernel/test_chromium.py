@@ -21,7 +21,13 @@ from typing import Any, Self
 
 import pytest
 
-from agentzip.errors import AgentZipError, TargetBusy, TargetGone
+from agentzip.errors import (
+    AgentZipError,
+    NoSuchProcess,
+    NotAttached,
+    TargetBusy,
+    TargetGone,
+)
 from agentzip.host import processes
 from agentzip.selftest.conditions import assert_free, assert_no_trace, snapshot, wait_until
 from agentzip.selftest.registry import Check, CheckFailed, CheckSkipped, check, find
@@ -166,6 +172,13 @@ def _patiently(call: Any, *arguments: Any) -> Any:
     return call(*arguments)
 
 
+def _lives(pid: int) -> bool:
+    try:
+        return processes.process(pid).state not in "ZX"
+    except NoSuchProcess:
+        return False
+
+
 class _Paged:
     """The processes of the browser that are attached."""
 
@@ -187,8 +200,10 @@ class _Paged:
         for pid in list(self.before):
             try:
                 moved += _patiently(self.engine.page_out, pid).pages_moved
-            except TargetGone:
+            except (TargetGone, NotAttached):
                 # Browsers end spare processes as they like.
+                if _lives(pid):
+                    raise
                 del self.before[pid]
         return moved
 
@@ -201,8 +216,9 @@ class _Paged:
                     raise CheckFailed(f"detach is not complete: {report}")
                 assert_free(pid)
                 assert_no_trace(before, snapshot(pid))
-            except (TargetGone, FileNotFoundError, ProcessLookupError):
-                continue
+            except (TargetGone, NotAttached, FileNotFoundError, ProcessLookupError):
+                if _lives(pid):
+                    raise
         # Children that were forked meanwhile (the new tab's renderer) have no pid for us.
         for space in self.engine.spaces():
             with suppress(AgentZipError):

@@ -72,6 +72,8 @@ class Crowd:
         try:
             reached = not (self._take_over(crash_at) and self._load(reattach=reattach))
             reached = reached or self.daemon.dies_within(seconds)
+            if not reached:
+                self._expect_no_errors()
         except CheckFailed as failure:
             raise CheckFailed(
                 f"in life {self.kills + 1} (ends at {crash_at}) after {self._last_end}: {failure}"
@@ -122,6 +124,11 @@ class Crowd:
         self._ask(self.busy, "fork-verify")
         self._ask(self.quiet, "verify")
         return True
+
+    def _expect_no_errors(self) -> None:
+        with suppress(BrokenPipeError):  # It may still die at its crash point.
+            errors = self.daemon.do("errors")["errors"]
+            expect(not errors, f"under load: {errors}")
 
     def halt(self) -> None:
         """

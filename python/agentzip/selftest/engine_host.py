@@ -88,6 +88,10 @@ class Host:
         errors, self._errors = self._errors, []
         return {"errors": errors}
 
+    def errors(self) -> Answer:
+        """What went wrong in the churn so far."""
+        return {"errors": list(self._errors)}
+
     def _churn(self, pid: int, seed: int, reattach: bool) -> None:
         dice = random.Random(seed)  # noqa: S311 - order of work, not keys
         while not self._stop.is_set():
@@ -120,6 +124,7 @@ class Host:
             "spaces": self.spaces,
             "churn": self.churn,
             "halt": self.halt,
+            "errors": self.errors,
             "close": self.close,
         }
         try:

@@ -7,7 +7,8 @@
 //! a range away, thread B moves another one onto the freed addresses, and B's event comes first; or
 //! A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
-//! - a move onto addresses that still have entries waits for the event that frees them;
+//! - a move onto addresses that still have entries waits for the event that frees them; what comes
+//!   meanwhile for its old addresses does not concern the entries that wait there;
 //! - an unmap, or a move away, of addresses that something has just been moved *onto* concerns only
 //!   what is not watched there now: the rest belongs to the newcomer;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
@@ -140,6 +141,7 @@ impl Space {
         let mut progress = true;
         while waiting && progress {
             (waiting, progress) = (false, false);
+            let mut held: Vec<Range<u64>> = Vec::new();
             for message in journal.chunks_exact(MESSAGE_WORDS) {
                 if message[0].load(Ordering::Acquire) == 0 {
                     continue;
@@ -157,19 +159,25 @@ impl Space {
                             to: ByteAddress(to).page(),
                             count: length.div_ceil(PAGE),
                         };
-                        if !self.on_remap(core, shared, &message[0], moved, force) {
+                        if !self.on_remap(core, shared, &message[0], moved, &held, force) {
+                            held.push(from..from + length);
+                            held.sort_by_key(|range| range.start);
                             waiting = true;
                             continue;
                         }
                     }
                     Message::Remove { start, end } => {
                         increment(&shared.counters.events_remove);
-                        self.clear(core, shared, start..end);
+                        for part in region::subtract(start..end, &held) {
+                            self.clear(core, shared, part);
+                        }
                         core.quarantine.add(start..end);
                     }
                     Message::Unmap { start, end } => {
                         increment(&shared.counters.events_unmap);
-                        self.on_unmap(core, shared, start..end);
+                        for part in region::subtract(start..end, &held) {
+                            self.on_unmap(core, shared, part);
+                        }
                     }
                     Message::Unknown(_) => {}
                 }
@@ -235,6 +243,7 @@ impl Space {
         shared: &Shared,
         head: &AtomicU64,
         moved: RecentMove,
+        held: &[Range<u64>],
         force: bool,
     ) -> bool {
         if moved.from == moved.to {
@@ -246,8 +255,10 @@ impl Space {
         }
         increment(&shared.counters.events_remap);
         let source = moved.from.start().0..moved.from.forward(moved.count).start().0;
-        let newcomers = self.newcomers(core, &source);
-        let parts: Vec<RecentMove> = region::subtract(source.clone(), &newcomers)
+        let mut others = self.newcomers(core, &source);
+        others.extend_from_slice(held);
+        others.sort_by_key(|range| range.start);
+        let parts: Vec<RecentMove> = region::subtract(source.clone(), &others)
             .into_iter()
             .map(|part| RecentMove {
                 from: ByteAddress(part.start).page(),

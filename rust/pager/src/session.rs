@@ -21,13 +21,15 @@ use crate::sys::userfaultfd::{MOVE_ALLOW_SRC_HOLES, UFFDIO_MOVE};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Most move calls per step: bounds how long faults wait.
 const MOVES_PER_STEP: usize = 24;
 /// Pages read, encoded and published at a time.
 pub const BATCH_PAGES: usize = 32;
+/// How long to leave the program alone when a step cannot begin.
+const LATER: Duration = Duration::from_micros(200);
 /// How often a range is tried again after the program changed its address space.
 const RETRIES: u8 = 8;
 /// Pages that refuse to move before the rest of their range is left alone.
@@ -91,6 +93,17 @@ struct Leftover {
     stubborn: Vec<Range<u64>>,
     /// Resident, but out by the table.
     contradictions: Vec<Range<u64>>,
+}
+
+impl Leftover {
+    /// Pieces to be tried again, unless they were tried often enough.
+    fn again(pieces: impl Iterator<Item = Piece>) -> Self {
+        let again = pieces
+            .filter(|piece| piece.tries < RETRIES)
+            .map(|piece| Piece { tries: piece.tries + 1, ..piece })
+            .collect();
+        Self { again, ..Self::default() }
+    }
 }
 
 impl<'a, 'w> Session<'a, 'w> {
@@ -195,8 +208,15 @@ impl<'a, 'w> Session<'a, 'w> {
         let space = self.space;
         let gone = || Error::TargetGone(space.header.pid);
         let mut core = space.core.lock();
-        if space.drain(&mut core, self.shared, &mut self.kit) == Answer::Gone {
-            return Err(gone());
+        match space.drain(&mut core, self.shared, &mut self.kit) {
+            Answer::Done => {}
+            Answer::Gone => return Err(gone()),
+            Answer::Later => {
+                // The table is not known to be true: an event is on its way, or memory is short.
+                drop(core);
+                std::thread::sleep(LATER);
+                return Ok((Vec::new(), Leftover::again(step.iter().cloned())));
+            }
         }
         let pagemap = space.pagemap.as_ref().ok_or_else(gone)?;
         let mut leftover = Leftover::default();
@@ -291,12 +311,10 @@ impl<'a, 'w> Session<'a, 'w> {
         let (rest, piece) = (part.part.start + moved..part.part.end, part.piece);
         let rest: Vec<Range<u64>> = region::intersect(&rest, Some(&part.runs));
         match refusal {
-            Errno::AGAIN if piece.tries < RETRIES => {
-                let tries = piece.tries + 1;
-                let again = |range| Piece { range, tries, populated: piece.populated };
-                leftover.again.extend(rest.into_iter().map(again));
+            Errno::AGAIN => {
+                let again = |range| Piece { range, ..piece.clone() };
+                leftover.again.extend(Leftover::again(rest.into_iter().map(again)).again);
             }
-            Errno::AGAIN => {}
             Errno::BUSY if !piece.populated => leftover.stubborn.extend(rest),
             _ => {
                 // One run after the other, stepping over single pages that refuse.
