@@ -16,10 +16,11 @@ use crate::address::{PAGE_SIZE, Page};
 use crate::error::{Error, Result};
 use crate::points;
 use crate::region;
-use crate::sys::arch::{Registers, SPRINGBOARD_BYTES, SPRINGBOARD_HEAD, call};
+use crate::sys::arch::{self, Registers, SPRINGBOARD_BYTES, SPRINGBOARD_HEAD, call};
 use crate::sys::foreign::{self, ForeignMemory};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::target::{self, Candidate, Target};
+use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
@@ -28,8 +29,9 @@ use std::time::{Duration, Instant};
 const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
 /// Bytes at the end of an executable mapping that the springboard uses; the linker's padding.
 const ROOM: u64 = 160;
-/// How long to wait for a borrowed thread that has been let go of but gets no CPU.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How often to try again when no thread could be stopped in time: on a loaded host a running thread
+/// must first get a CPU to notice.
+const ATTEMPTS: usize = 4;
 /// How many threads to try before giving up.
 const TRIES: usize = 8;
 /// Longest a worker's call may take.  Only calls that wait for an unread event come near it.
@@ -74,22 +76,39 @@ pub fn with_worker<T: Send>(
     limits: Limits,
     work: impl FnOnce(&mut Worker<'_>) -> Result<T> + Send,
 ) -> Result<T> {
-    std::thread::scope(|scope| {
-        let job = move || {
-            // The program waits for this thread during a loan.
-            foreign::prefer(0);
-            let room = CodeRoom::find(target.pid, memory)?;
-            let mut worker = make_worker(target, memory, &room, limits)?;
-            let result = work(&mut worker);
-            if worker.finish() {
-                room.restore(memory);
-            }
-            result
-        };
-        let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
-        let running = thread.spawn_scoped(scope, job).map_err(Error::os("starting a thread"))?;
-        running.join().unwrap_or_else(|_| Err(Error::Internal("a borrower panicked".to_owned())))
-    })
+    // Taken by the attempt that gets a worker; one that does not leaves it.
+    let work = Mutex::new(Some(work));
+    let attempt = &|| -> Result<Option<T>> {
+        // The program waits for this thread during a loan.
+        foreign::prefer(0);
+        let room = CodeRoom::find(target.pid, memory)?;
+        let mut worker = make_worker(target, memory, &room, limits)?;
+        let work = work.lock().take();
+        let result = work.map(|work| work(&mut worker)).transpose();
+        if worker.finish() {
+            room.restore(memory);
+        }
+        result
+    };
+    let mut last = Error::Internal("no attempt was made".to_owned());
+    for _ in 0..ATTEMPTS {
+        // A thread of its own each time: only its end lets go of a tracee that would not stop.
+        let result = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
+            let running =
+                thread.spawn_scoped(scope, attempt).map_err(Error::os("starting a thread"))?;
+            running
+                .join()
+                .unwrap_or_else(|_| Err(Error::Internal("a borrower panicked".to_owned())))
+        });
+        match result {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => return Err(last),
+            Err(error @ Error::TargetBusy { .. }) if work.lock().is_some() => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
 }
 
 /// Some unused bytes of executable memory in the target.
@@ -106,6 +125,10 @@ impl CodeRoom {
     /// whose last page does.
     fn find(pid: i32, memory: &ForeignMemory) -> Result<Self> {
         let mut regions = region::parse(&target::read_maps(pid, false)?);
+        if regions.is_empty() {
+            // Between two images (exec) or at its end.
+            return Err(Error::TargetGone(pid));
+        }
         regions.retain(|region| region.protection.starts_with("r-x"));
         regions.sort_by_key(|region| region.name != "[vdso]");
         for region in regions.iter().filter(|region| {
@@ -158,13 +181,17 @@ fn make_worker<'a>(
             match borrow(target, candidate, memory, room, limits) {
                 Ok(Attempt::Made(made)) => {
                     let (tracee, base, loan) = *made;
+                    foreign::lower_priority();
                     // It is between two stops of ours most of the time, and faults wait for what
                     // it does: a few microseconds at a time.
                     foreign::raise_priority(Some(tracee.id()));
                     let call_address = room.address + base.springboard().worker;
                     return Ok(Worker { pid, tracee, base, call_address, memory, loan });
                 }
-                Ok(Attempt::Interrupted) => why = "signals keep arriving".to_owned(),
+                Ok(Attempt::Interrupted) => {
+                    foreign::lower_priority();
+                    why = "signals keep arriving".to_owned();
+                }
                 Err(Error::TargetBusy { why: late, .. }) => {
                     // The tracee that was late stays ours until this thread ends: stop here.
                     return Err(Error::TargetBusy { pid, why: late });
@@ -193,8 +220,7 @@ fn borrow(
         .map_err(|cause| seize_error(pid, cause))?;
     points::pass("borrow.seized");
     let begin = Instant::now();
-    let deadline = Deadline { pid, at: begin + limits.stop, limit: limits.stop };
-    stop_thread(&thread, &deadline)?;
+    stop_thread(&thread, pid, begin, limits)?;
     let mut home = thread.registers().map_err(|cause| match cause.kind() {
         ErrorKind::InvalidData => {
             Error::WrongArchitecture { pid, found: "32-bit registers".to_owned() }
@@ -210,10 +236,10 @@ fn borrow(
     let armed = home.calling(room.address, call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
-    // From here on the thread is on its way; it only waits for a CPU, not for us.
-    let deadline = Deadline { at: begin + PATIENCE, limit: PATIENCE, ..deadline };
+    // From here on it only waits for a CPU, and must be waited for.  So must we not lose ours.
+    foreign::raise_priority(None);
     thread.step_call().map_err(gone)?;
-    match thread.wait(deadline.at) {
+    match thread.wait_patiently() {
         Stop::Call => {}
         stop @ (Stop::Signal(_) | Stop::Trap | Stop::Clone) => {
             // A signal was pending: the call was not made yet.  Its handler must find the
@@ -223,12 +249,12 @@ fn borrow(
             thread.release(signal).map_err(gone)?;
             return Ok(Attempt::Interrupted);
         }
-        stop @ (Stop::Ended | Stop::Late) => return Err(deadline.error(stop, "entering a call")),
+        Stop::Ended | Stop::Late => return Err(Error::TargetGone(pid)),
     }
-    let (worker, result) = step_clone(&thread, &deadline)?;
+    let (worker, result) = step_clone(&thread).map_err(gone)?;
     points::pass("borrow.cloned");
-    let settled = worker.as_ref().is_none_or(|worker| settle_worker(worker, deadline.at));
-    send_home(&thread, &home, deadline.at).map_err(|stop| deadline.error(stop, "going home"))?;
+    let settled = worker.as_ref().map_or(Ok(()), settle_worker);
+    send_home(&thread, &home).map_err(gone)?;
     points::pass("borrow.released");
     let loan = Loan {
         stop: begin.elapsed(),
@@ -236,8 +262,12 @@ fn borrow(
         stack_pointer: home.stack_pointer(),
     };
     match worker {
-        Some(worker) if settled => Ok(Attempt::Made(Box::new((worker, home, loan)))),
-        Some(_) => Err(deadline.error(Stop::Late, "starting a thread")),
+        Some(worker) => {
+            settled.map_err(gone)?;
+            Ok(Attempt::Made(Box::new((worker, home, loan))))
+        }
+        // The kernel would make the call again by itself after a signal; we try again.
+        None if arch::is_restart(result) => Ok(Attempt::Interrupted),
         None => {
             let cause = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
             let what = "making a thread in the target (its process limit?)".to_owned();
@@ -246,96 +276,68 @@ fn borrow(
     }
 }
 
-/// Until when a thread of the program may be kept.
-struct Deadline {
-    pid: i32,
-    at: Instant,
-    limit: Duration,
-}
-
-impl Deadline {
-    fn error(&self, stop: Stop, what: &str) -> Error {
-        let (pid, limit) = (self.pid, self.limit.as_millis());
-        match stop {
-            Stop::Late => Error::TargetBusy { pid, why: format!("{what} took over {limit} ms") },
-            _ => Error::TargetGone(pid),
-        }
-    }
-}
-
-fn stop_thread(thread: &Tracee, deadline: &Deadline) -> Result<()> {
-    let gone = |_: io::Error| Error::TargetGone(deadline.pid);
+/// Stop a thread, or give up: until it stops it runs on undisturbed.
+fn stop_thread(thread: &Tracee, pid: i32, begin: Instant, limits: Limits) -> Result<()> {
+    let gone = |_: io::Error| Error::TargetGone(pid);
     thread.interrupt().map_err(gone)?;
     loop {
-        match thread.wait(deadline.at) {
+        match thread.wait(begin + limits.stop) {
             Stop::Trap => return Ok(()),
             Stop::Signal(signal) => thread.resume(signal).map_err(gone)?,
             Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
-            stop @ (Stop::Ended | Stop::Late) => {
-                return Err(deadline.error(stop, "stopping a thread"));
+            Stop::Ended => return Err(Error::TargetGone(pid)),
+            Stop::Late => {
+                let limit = limits.stop.as_millis();
+                let why = format!("stopping a thread took over {limit} ms");
+                return Err(Error::TargetBusy { pid, why });
             }
         }
     }
 }
 
 /// From the entry of the clone to its exit: the new thread, if there is one, and the call's result.
-fn step_clone(thread: &Tracee, deadline: &Deadline) -> Result<(Option<Tracee>, i64)> {
-    let gone = |_: io::Error| Error::TargetGone(deadline.pid);
+fn step_clone(thread: &Tracee) -> io::Result<(Option<Tracee>, i64)> {
     let mut worker = None;
     loop {
-        thread.step_call().map_err(gone)?;
-        match thread.wait(deadline.at) {
-            Stop::Clone => {
-                worker = Some(Tracee::inherited(thread.new_thread().map_err(gone)?));
-            }
-            Stop::Call => return Ok((worker, thread.registers().map_err(gone)?.result())),
+        thread.step_call()?;
+        match thread.wait_patiently() {
+            Stop::Clone => worker = Some(Tracee::inherited(thread.new_thread()?)),
+            Stop::Call => return Ok((worker, thread.registers()?.result())),
             Stop::Trap | Stop::Signal(_) => {}
-            stop @ (Stop::Ended | Stop::Late) => {
-                return Err(deadline.error(stop, "making a thread"));
-            }
+            Stop::Ended | Stop::Late => return Err(ErrorKind::NotFound.into()),
         }
     }
 }
 
 /// Wait for the new thread's first stop and make it deaf: a signal meant for the program must not
 /// run its handler on a stack that is in use.
-fn settle_worker(worker: &Tracee, deadline: Instant) -> bool {
+fn settle_worker(worker: &Tracee) -> io::Result<()> {
     loop {
-        match worker.wait(deadline) {
-            Stop::Trap => return worker.block_signals().is_ok(),
-            Stop::Ended | Stop::Late => return false,
-            Stop::Call | Stop::Clone | Stop::Signal(_) => {
-                if worker.resume(0).is_err() {
-                    return false;
-                }
-            }
+        match worker.wait_patiently() {
+            Stop::Trap => return worker.block_signals(),
+            Stop::Ended | Stop::Late => return Err(ErrorKind::NotFound.into()),
+            Stop::Call | Stop::Clone | Stop::Signal(_) => worker.resume(0)?,
         }
     }
 }
 
 /// Put the borrowed thread back.  In a stop on the signal path, and only there, does the kernel
 /// apply its own logic for restarting the call that we interrupted; so ask for one more stop.
-fn send_home(
-    thread: &Tracee,
-    home: &Registers,
-    deadline: Instant,
-) -> std::result::Result<(), Stop> {
-    let gone = |_: io::Error| Stop::Ended;
-    thread.interrupt().map_err(gone)?;
-    thread.resume(0).map_err(gone)?;
+fn send_home(thread: &Tracee, home: &Registers) -> io::Result<()> {
+    thread.interrupt()?;
+    thread.resume(0)?;
     loop {
-        match thread.wait(deadline) {
-            Stop::Trap => {
-                thread.set_registers(home).map_err(gone)?;
-                return thread.release(0).map_err(gone);
+        let signal = match thread.wait_patiently() {
+            Stop::Trap => 0,
+            Stop::Signal(signal) => signal,
+            Stop::Call | Stop::Clone => {
+                thread.resume(0)?;
+                continue;
             }
-            Stop::Signal(signal) => {
-                thread.set_registers(home).map_err(gone)?;
-                return thread.release(signal).map_err(gone);
-            }
-            Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
-            stop @ (Stop::Ended | Stop::Late) => return Err(stop),
-        }
+            Stop::Ended | Stop::Late => return Err(ErrorKind::NotFound.into()),
+        };
+        thread.set_registers(home)?;
+        return thread.release(signal);
     }
 }
 

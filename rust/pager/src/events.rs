@@ -92,7 +92,9 @@ impl Space {
                 // No event is open that could free the addresses: they are free.
                 self.apply_journal(core, shared, kit, true);
             }
-            if core.pending.len() >= journal.len() {
+            // The kernel hands out all it has, up to the room given: a short read was the last.
+            let full = used + count == journal.len() / MESSAGE_WORDS;
+            if core.pending.len() >= journal.len() || (count > 0 && !waiting && !full) {
                 break;
             }
         }

@@ -22,8 +22,10 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const BATCH_PAGES: usize = 64;
 /// How often to look at available memory, in batches.
 const MEMORY_CHECK: usize = 64;
-/// Tries for one batch while the program keeps changing its address space.
-const TRIES: usize = 10_000;
+/// How long to try one batch while the program keeps changing its address space or memory is short.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to leave it alone between two tries.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// What a page in did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,7 +158,7 @@ fn install_batch(
     let mut core = space.core.lock();
     drop_guarded(space, shared, &mut core, ready);
     let mut index = 0;
-    let mut tries = 0;
+    let began = Instant::now();
     while index < ready.len() {
         let first = ready[index];
         if space.table.get(first.page) != first.entry {
@@ -208,23 +210,29 @@ fn install_batch(
                 index += 1;
             }
             Install::Gone => return Err(gone()),
-            Install::Changing | Install::NoMemory | Install::Failed(_) => {
-                tries += 1;
-                if tries > TRIES {
-                    let bytes_out = space.pages_out() * PAGE;
-                    let pid = space.header.pid;
-                    return Err(Error::NotEnoughMemory { pid, bytes_out });
+            refusal @ (Install::Changing | Install::NoMemory | Install::Failed(_)) => {
+                if began.elapsed() > PATIENCE {
+                    return Err(give_up(space, refusal));
                 }
                 if space.drain(&mut core, shared, kit) == Answer::Gone {
                     return Err(gone());
                 }
-                if installed != Install::Changing {
-                    std::thread::sleep(Duration::from_micros(100));
-                }
+                // Who makes the change, or frees the memory, may need our lock to go on.
+                parking_lot::MutexGuard::unlocked(&mut core, || std::thread::sleep(PAUSE));
             }
         }
     }
     Ok(())
+}
+
+fn give_up(space: &Space, refusal: Install) -> Error {
+    let pid = space.header.pid;
+    match refusal {
+        Install::NoMemory => Error::NotEnoughMemory { pid, bytes_out: space.pages_out() * PAGE },
+        other => {
+            Error::TargetBusy { pid, why: format!("its pages could not be placed: {other:?}") }
+        }
+    }
 }
 
 /// Length of the run of neighbours that can be put in place by one call.

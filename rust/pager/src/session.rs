@@ -16,6 +16,7 @@ use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, SCRATCH_BYTES, Slot, Space};
 use crate::sys::arch::call;
+use crate::sys::foreign;
 use crate::sys::pagemap::{Filter, GUARD, PRESENT, SWAPPED, WATCHED};
 use crate::sys::userfaultfd::{MOVE_ALLOW_SRC_HOLES, UFFDIO_MOVE};
 use rustix::io::Errno;
@@ -157,7 +158,11 @@ impl<'a, 'w> Session<'a, 'w> {
             let step = self.take_step(&mut pieces);
             let populated = step.first().is_some_and(|piece| piece.populated);
             let (slots, leftover) = self.move_step(&step)?;
-            self.store_slots(&slots)?;
+            // Nobody waits for the encoder; everybody may go before it.
+            foreign::defer();
+            let stored = self.store_slots(&slots);
+            foreign::prefer(0);
+            stored?;
             if self.report.pool_full {
                 let mut core = self.space.core.lock();
                 self.space.settle(&mut core, self.shared, &mut self.kit);

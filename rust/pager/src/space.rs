@@ -150,6 +150,9 @@ impl Table {
     /// # Errors
     /// `IncompatibleState`, or a damaged table.
     pub fn take_over(descriptor: OwnedFd) -> Result<Option<Self>> {
+        if rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size) == 0 {
+            return Ok(None);
+        }
         let memory =
             SharedMapping::map(descriptor).map_err(Error::os("mapping a table of a keeper"))?;
         let words = memory.words();

@@ -10,8 +10,10 @@ use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::take_area_out;
 use crate::error::{Error, Result};
 use crate::keeper::Inheritance;
+use crate::page_in::bring_home;
 use crate::page_table::Entry;
 use crate::points;
+use crate::region;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::{MEMFD_NAME, Phase, Space, Table, inode_of};
@@ -50,7 +52,9 @@ impl Estate {
             if link.starts_with("anon_inode:") {
                 estate.userfaultfds.insert(inode_of(&descriptor), (number, descriptor));
             } else if name == store::MEMFD_NAME {
-                estate.pool = Some(descriptor);
+                // Without a length it was never used: the engine was killed while making it.
+                let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
+                estate.pool = Some(descriptor).filter(|_| length > 0);
             } else if name == MEMFD_NAME {
                 estate.tables.extend(Table::take_over(descriptor)?);
             } else if name.starts_with("agentzip:") {
@@ -113,6 +117,7 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
     adopt_slots(shared)?;
     for space in shared.all_spaces() {
         settle(shared, &space, &mut kit);
+        finish_detach(shared, &space);
     }
     points::pass("takeover.settled");
     for table in unfinished {
@@ -168,6 +173,25 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     }
     drop(core);
     space.descriptor.wake(0x1_0000, crate::sys::arch::ADDRESS_END - 0x1_0000);
+}
+
+/// A detach that was cut short: finish it if our area is out already, else stay attached.
+fn finish_detach(shared: &Shared, space: &Space) {
+    if space.is_gone() || space.table.phase() != Some(Phase::Detaching) {
+        return;
+    }
+    let area = &space.header.area;
+    let regions = target::read_maps(space.header.pid, false).map(|text| region::parse(&text));
+    let inside = regions.is_ok_and(|regions| {
+        regions.iter().any(|region| region.range.start < area.end && area.start < region.range.end)
+    });
+    if !inside && bring_home(shared, space, None, 0).is_ok_and(|report| report.pages_out == 0) {
+        shared.forget(space);
+        space.set_gone();
+    } else {
+        space.table.set_phase(Phase::Attached);
+        space.core.lock().area_lost |= !inside;
+    }
 }
 
 /// An attach that was not completed: take our area out of the target, if it got that far.

@@ -88,6 +88,12 @@ pub fn is_interruptible(number: u64) -> bool {
     INTERRUPTIBLE.contains(&number)
 }
 
+/// Whether a call's result means, inside the kernel only, that it will be made again.
+#[must_use]
+pub fn is_restart(result: i64) -> bool {
+    matches!(result, RESTART_SYS | RESTART_NOINTR | RESTART_NOHAND | RESTART_BLOCK)
+}
+
 /// Whether a call may drop the contents of memory: madvise, process_madvise, and io_uring_enter,
 /// which can run either.
 #[must_use]

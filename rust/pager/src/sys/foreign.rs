@@ -93,8 +93,21 @@ pub fn raise_priority(thread: Option<i32>) {
     }
 }
 
+/// Make the calling thread an ordinary one again.
+pub fn lower_priority() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread; the structure lives through the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+}
+
 /// Give a thread (0: the calling one) the best nice value, if that is allowed.
 pub fn prefer(thread: i32) {
     // SAFETY: numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, -20) };
+}
+
+/// Give the calling thread a low priority.
+pub fn defer() {
+    // SAFETY: numbers only; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }

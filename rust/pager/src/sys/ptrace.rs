@@ -146,6 +146,23 @@ impl Tracee {
         Ok(message as i32)
     }
 
+    /// Wait for its next stop, however long it takes: for a tracee that only lacks a CPU.  Gives
+    /// that CPU up, unlike [`Tracee::wait`], so the caller may have a real-time priority.
+    pub fn wait_patiently(&self) -> Stop {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for one thread id that this thread traces; status is ours.
+            let result = unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) };
+            if result == self.0 {
+                return decode(status);
+            }
+            let error = io::Error::last_os_error();
+            if result < 0 && error.raw_os_error() != Some(libc::EINTR) {
+                return Stop::Ended;
+            }
+        }
+    }
+
     /// Wait for its next stop.
     ///
     /// Never blocks in the kernel: a tracee in an uninterruptible wait must not take us with it.
