@@ -12,11 +12,10 @@
 //! arguments in registers and the number verified at entry: a hostile program cannot use it to slip
 //! past its seccomp filter.
 
-use crate::address::{PAGE_SIZE, Page};
+use crate::code_room::CodeRoom;
 use crate::error::{Error, Result};
 use crate::points;
-use crate::region;
-use crate::sys::arch::{self, Registers, SPRINGBOARD_BYTES, SPRINGBOARD_HEAD, call};
+use crate::sys::arch::{self, Registers, call};
 use crate::sys::foreign::{self, ForeignMemory};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::target::{self, Candidate, Target};
@@ -27,8 +26,6 @@ use std::time::{Duration, Instant};
 /// CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM: a thread, but with a
 /// descriptor table of its own.
 const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
-/// Bytes at the end of an executable mapping that the springboard uses; the linker's padding.
-const ROOM: u64 = 160;
 /// How often to try again when no thread could be stopped in time: on a loaded host a running thread
 /// must first get a CPU to notice.
 const ATTEMPTS: usize = 4;
@@ -81,7 +78,7 @@ pub fn with_worker<T: Send>(
     let attempt = &|| -> Result<Option<T>> {
         // The program waits for this thread during a loan.
         foreign::prefer(0);
-        let room = CodeRoom::find(target.pid, memory)?;
+        let room = CodeRoom::find(target, memory)?;
         let mut worker = make_worker(target, memory, &room, limits)?;
         let work = work.lock().take();
         let result = work.map(|work| work(&mut worker)).transpose();
@@ -111,54 +108,6 @@ pub fn with_worker<T: Send>(
     Err(last)
 }
 
-/// Some unused bytes of executable memory in the target.
-///
-/// A room in which a thread may still be (this engine or one before it was cut short during a loan)
-/// keeps its code for ever and is not used again: the thread finds its way home whenever the
-/// scheduler lets it.  There are dozens of rooms in every process.
-struct CodeRoom {
-    address: u64,
-}
-
-impl CodeRoom {
-    /// The kernel's vDSO is in every process and ends in padding; else any executable file mapping
-    /// whose last page does.
-    fn find(pid: i32, memory: &ForeignMemory) -> Result<Self> {
-        let mut regions = region::parse(&target::read_maps(pid, false)?);
-        if regions.is_empty() {
-            // Between two images (exec) or at its end.
-            return Err(Error::TargetGone(pid));
-        }
-        regions.retain(|region| region.protection.starts_with("r-x"));
-        regions.sort_by_key(|region| region.name != "[vdso]");
-        for region in regions.iter().filter(|region| {
-            region.name == "[vdso]" || (region.inode != 0 && region.protection.ends_with('p'))
-        }) {
-            let page = region.range.end - PAGE_SIZE as u64;
-            let mut bytes: Page = [0; PAGE_SIZE];
-            if memory.read(page, &mut bytes).is_err() {
-                continue;
-            }
-            let rooms = bytes.as_rchunks::<{ ROOM as usize }>().1;
-            let free = rooms.iter().rev().position(|room| room.iter().all(|byte| *byte == 0));
-            // Anything but our own code ends the padding.
-            let padding = rooms.iter().rev().take_while(|room| {
-                room.iter().all(|byte| *byte == 0) || room.starts_with(&SPRINGBOARD_HEAD)
-            });
-            if let Some(index) = free.filter(|index| *index < padding.count()) {
-                return Ok(Self { address: region.range.end - ROOM * (index as u64 + 1) });
-            }
-        }
-        let cause = format!("pid {pid} has no padding at the end of any executable mapping");
-        Err(Error::Unsupported { feature: "springboard", cause })
-    }
-
-    fn restore(&self, memory: &ForeignMemory) {
-        // Failure means that the target is gone.
-        let _ = memory.write(self.address, &[0; SPRINGBOARD_BYTES]);
-    }
-}
-
 enum Attempt {
     Made(Box<(Tracee, Registers, Loan)>),
     /// A signal came first: the thread was let go to handle it.
@@ -185,7 +134,7 @@ fn make_worker<'a>(
                     // It is between two stops of ours most of the time, and faults wait for what
                     // it does: a few microseconds at a time.
                     foreign::raise_priority(Some(tracee.id()));
-                    let call_address = room.address + base.springboard().worker;
+                    let call_address = room.address() + base.springboard().worker;
                     return Ok(Worker { pid, tracee, base, call_address, memory, loan });
                 }
                 Ok(Attempt::Interrupted) => {
@@ -228,12 +177,12 @@ fn borrow(
         _ => Error::TargetGone(pid),
     })?;
     home.undo_interruption();
-    if let Err(cause) = memory.write(room.address, &home.springboard().code) {
+    if let Err(cause) = memory.write(room.address(), &home.springboard().code) {
         // Put back what undo_interruption mended; the thread goes on when we let go of it.
         let _ = thread.set_registers(&home);
         return Err(Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause });
     }
-    let armed = home.calling(room.address, call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
+    let armed = home.calling(room.address(), call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
     // From here on it only waits for a CPU, and must be waited for.  So must we not lose ours.

@@ -238,9 +238,7 @@ impl Engine {
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
-        if self.shared.spaces.read().is_empty()
-            && let Some(keeper) = self.keeper.lock().take()
-        {
+        if let Some(keeper) = self.keeper.lock().take() {
             keeper.stop();
         }
     }
@@ -248,8 +246,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.halt();
-        // With targets left the keeper lives on, and with it all they need; a new engine takes over.
+        // With targets left it serves them to the end of this process; then the keeper holds them for
+        // the next engine.  Closing their descriptors here would close the keeper's too, as the
+        // table is one: the targets would read zeros.  The threads keep what they use.
+        if self.shared.spaces.read().is_empty() {
+            self.halt();
+        }
     }
 }
 

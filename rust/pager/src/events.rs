@@ -7,16 +7,19 @@
 //! a range away, thread B moves another one onto the freed addresses, and B's event comes first; or
 //! A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
-//! - a move onto addresses that still have entries waits for the event that frees them; what comes
-//!   meanwhile for its old addresses does not concern the entries that wait there;
-//! - an unmap, or a move away, of addresses that something has just been moved *onto* concerns only
-//!   what is not watched there now: the rest belongs to the newcomer;
+//! - messages are gathered in the journal until no event is open ([`Space::is_quiet`] asks the
+//!   kernel); nothing could be installed before that anyway;
+//! - then they are applied in queue order, but who moves onto addresses that still have entries
+//!   comes after who leaves them ([`order::choose`]);
+//! - an unmap, or a move away, of addresses that something was just moved *onto* concerns only what
+//!   is not watched there now: the rest belongs to the newcomer;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
-//!   not served before the last open event was read.
-//!
-//! All this ends as soon as no event is open; [`Space::is_quiet`] asks the kernel.
+//!   not served before all this;
+//! - new mappings are watched only while no event is open (`page_out.rs`), so moves are the only way
+//!   for a watched mapping to appear meanwhile.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::order;
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
@@ -32,19 +35,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Set in a move's message once its entries are copied; the kernel leaves these bits clear.
 const COPIED: u64 = 1 << 63;
-/// Most moves remembered while events stay open; then the oldest is taken as settled.
-const MOVES_MAX: usize = 256;
+
+/// How often to ask again whether an event is still open before leaving the thread that owes it the
+/// CPU.
+const SPINS: usize = 50;
 
 /// Whether all that was read could be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// Yes: the table is true.
     Yes,
-    /// An event is known to be open that explains another one: nothing may be answered yet.
+    /// An event is open: nothing may be answered yet.
     NotYet,
 }
 
-/// A move that was applied while other events may have been open.
+/// A move that was applied together with other events.
 #[derive(Clone, Copy, Debug)]
 pub struct RecentMove {
     from: PageNumber,
@@ -58,8 +63,13 @@ impl RecentMove {
     }
 }
 
+fn load(message: &[AtomicU64]) -> Option<Message> {
+    let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
+    (words[0] != 0).then(|| decode_message(words))
+}
+
 impl Space {
-    /// Read until nothing is pending; apply events, note faults.
+    /// Read all that is pending; apply events once no event is open, note faults.
     ///
     /// # Errors
     /// The descriptor is broken: the address space is gone.
@@ -70,47 +80,59 @@ impl Space {
         kit: &mut Kit,
     ) -> std::io::Result<Settled> {
         let journal = self.table.journal();
+        let capacity = journal.len() / MESSAGE_WORDS;
+        let mut spins = 0;
         loop {
-            // A move that waits keeps its place at the head of the journal.
-            let used = journal
-                .chunks_exact(MESSAGE_WORDS)
-                .rposition(|message| message[0].load(Ordering::Acquire) != 0)
-                .map_or(0, |last| last + 1);
-            let count = match journal.get(used * MESSAGE_WORDS..) {
-                Some(room) if !room.is_empty() => self.descriptor.read_into(room)?,
-                _ => 0,
-            };
-            if count == 0 && used == 0 {
-                break;
+            let used = self.take_faults(core);
+            let mut count = 0;
+            if used < capacity && core.pending.len() < capacity {
+                count = self.descriptor.read_into(&journal[used * MESSAGE_WORDS..])?;
+            }
+            let held = self.take_faults(core);
+            if held == 0 {
+                // The kernel hands out all it has, up to the room given: a short read was the last.
+                if count < capacity - used {
+                    return Ok(Settled::Yes);
+                }
+                continue;
             }
             points::pass("event.read");
-            let waiting = self.apply_journal(core, shared, kit, false);
-            if count == 0 && waiting {
-                if self.is_quiet(kit) == Some(false) && used < journal.len() / MESSAGE_WORDS {
+            if held < capacity && self.is_quiet(kit) == Some(false) {
+                spins += 1;
+                if spins > SPINS {
                     return Ok(Settled::NotYet);
                 }
-                // No event is open that could free the addresses: they are free.
-                self.apply_journal(core, shared, kit, true);
+                std::hint::spin_loop();
+                continue;
             }
-            // The kernel hands out all it has, up to the room given: a short read was the last.
-            let full = used + count == journal.len() / MESSAGE_WORDS;
-            if core.pending.len() >= journal.len() || (count > 0 && !waiting && !full) {
-                break;
+            self.apply_journal(core, shared, kit);
+            core.moves.clear();
+            for child in core.unborn.drain(..) {
+                if shared.adopt(child).is_err() {
+                    increment(&shared.counters.pages_lost);
+                }
             }
-        }
-        if core.moves.is_empty() && core.unborn.is_empty() {
-            return Ok(Settled::Yes);
-        }
-        if self.is_quiet(kit) == Some(false) {
-            return Ok(if core.unborn.is_empty() { Settled::Yes } else { Settled::NotYet });
-        }
-        core.moves.clear();
-        for child in core.unborn.drain(..) {
-            if shared.adopt(child).is_err() {
-                increment(&shared.counters.pages_lost);
+            if count == 0 {
+                return Ok(Settled::Yes);
             }
         }
-        Ok(Settled::Yes)
+    }
+
+    /// Note the faults among the messages and clear them away; returns how many places of the
+    /// journal the events still take.
+    fn take_faults(&self, core: &mut Core) -> usize {
+        let mut used = 0;
+        for (index, message) in self.table.journal().chunks_exact(MESSAGE_WORDS).enumerate() {
+            match load(message) {
+                Some(Message::Fault { address, write, .. }) => {
+                    core.pending.push((address, write));
+                    message[0].store(0, Ordering::Release);
+                }
+                Some(_) => used = index + 1,
+                None => {}
+            }
+        }
+        used
     }
 
     /// Whether no event is open; `None` if that cannot be asked (no area of ours is there).
@@ -123,80 +145,72 @@ impl Space {
         }
     }
 
-    /// Apply the events in the journal, then take its faults.  True if a move waits (never with
-    /// `force`).
+    /// Apply the events in the journal.
     ///
     /// Each message is cleared only after it took effect, and applying one twice does no harm: so
     /// this is also what a new engine does with the journal of a killed one.
-    pub fn apply_journal(
+    pub fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+        let messages: Vec<&[AtomicU64]> =
+            self.table.journal().chunks_exact(MESSAGE_WORDS).collect();
+        loop {
+            let (indices, batch): (Vec<usize>, Vec<Message>) = messages
+                .iter()
+                .enumerate()
+                .filter_map(|(index, message)| load(message).map(|message| (index, message)))
+                .filter(|(_, message)| !matches!(message, Message::Fault { .. }))
+                .unzip();
+            if batch.is_empty() {
+                return;
+            }
+            let chosen = order::choose(
+                &batch,
+                |range| self.is_occupied(range),
+                |range| !self.watched(range).is_empty(),
+            );
+            let head = &messages[indices[chosen]][0];
+            self.apply(core, shared, kit, head, batch[chosen]);
+            points::pass("event.applied");
+            head.store(0, Ordering::Release);
+        }
+    }
+
+    fn apply(
         &self,
         core: &mut Core,
         shared: &Shared,
         kit: &mut Kit,
-        force: bool,
-    ) -> bool {
-        let journal = self.table.journal();
-        let load = |message: &[AtomicU64]| {
-            decode_message([0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire)))
-        };
-        let mut waiting = true;
-        let mut progress = true;
-        while waiting && progress {
-            (waiting, progress) = (false, false);
-            let mut held: Vec<Range<u64>> = Vec::new();
-            for message in journal.chunks_exact(MESSAGE_WORDS) {
-                if message[0].load(Ordering::Acquire) == 0 {
-                    continue;
-                }
-                match load(message) {
-                    Message::Fault { .. } => continue,
-                    Message::Fork { descriptor } => {
-                        increment(&shared.counters.events_fork);
-                        points::pass("fork.read");
-                        self.on_fork(core, shared, kit, descriptor);
-                    }
-                    Message::Remap { from, to, length } => {
-                        let moved = RecentMove {
-                            from: ByteAddress(from).page(),
-                            to: ByteAddress(to).page(),
-                            count: length.div_ceil(PAGE),
-                        };
-                        if !self.on_remap(core, shared, &message[0], moved, &held, force) {
-                            held.push(from..from + length);
-                            held.sort_by_key(|range| range.start);
-                            waiting = true;
-                            continue;
-                        }
-                    }
-                    Message::Remove { start, end } => {
-                        increment(&shared.counters.events_remove);
-                        for part in region::subtract(start..end, &held) {
-                            self.clear(core, shared, part);
-                        }
-                        core.quarantine.add(start..end);
-                    }
-                    Message::Unmap { start, end } => {
-                        increment(&shared.counters.events_unmap);
-                        for part in region::subtract(start..end, &held) {
-                            self.on_unmap(core, shared, part);
-                        }
-                    }
-                    Message::Unknown(_) => {}
-                }
-                points::pass("event.applied");
-                message[0].store(0, Ordering::Release);
-                progress = true;
+        head: &AtomicU64,
+        message: Message,
+    ) {
+        match message {
+            Message::Fork { descriptor } => {
+                increment(&shared.counters.events_fork);
+                points::pass("fork.read");
+                self.on_fork(core, shared, kit, descriptor);
             }
-        }
-        for message in journal.chunks_exact(MESSAGE_WORDS) {
-            if message[0].load(Ordering::Acquire) != 0
-                && let Message::Fault { address, write, .. } = load(message)
-            {
-                core.pending.push((address, write));
-                message[0].store(0, Ordering::Release);
+            Message::Remap { from, to, length } => {
+                increment(&shared.counters.events_remap);
+                let moved = RecentMove {
+                    from: ByteAddress(from).page(),
+                    to: ByteAddress(to).page(),
+                    count: length.div_ceil(PAGE),
+                };
+                self.on_remap(core, shared, head, moved);
             }
+            Message::Remove { start, end } => {
+                increment(&shared.counters.events_remove);
+                self.clear(core, shared, start..end);
+                core.quarantine.add(start..end);
+            }
+            Message::Unmap { start, end } => {
+                increment(&shared.counters.events_unmap);
+                let newcomers = self.newcomers(core, &(start..end));
+                for part in region::subtract(start..end, &newcomers) {
+                    self.clear(core, shared, part);
+                }
+            }
+            Message::Fault { .. } | Message::Unknown(_) => {}
         }
-        waiting
     }
 
     fn clear(&self, core: &mut Core, shared: &Shared, range: Range<u64>) {
@@ -213,54 +227,40 @@ impl Space {
         });
     }
 
-    fn on_unmap(&self, core: &mut Core, shared: &Shared, range: Range<u64>) {
-        let newcomers = self.newcomers(core, &range);
-        for part in region::subtract(range, &newcomers) {
-            self.clear(core, shared, part);
-        }
-    }
-
     /// Parts of a range that something was just moved onto and that are watched now.
     fn newcomers(&self, core: &Core, range: &Range<u64>) -> Vec<Range<u64>> {
         let targets: Vec<Range<u64>> = core.moves.iter().map(RecentMove::target).collect();
-        let filter = Filter { all_of: WATCHED, any_of: 0, none_of: 0 };
-        let mut found = Vec::new();
-        if let Some(pagemap) = &self.pagemap {
-            for part in region::intersect(range, Some(&targets)) {
-                // Unreadable: the address space is gone, and nothing matters any more.
-                let _ = pagemap.scan(part, filter, &mut found);
-            }
-        }
+        let mut found: Vec<Range<u64>> = region::intersect(range, Some(&targets))
+            .into_iter()
+            .flat_map(|part| self.watched(part))
+            .collect();
         found.sort_by_key(|part| part.start);
         found
     }
 
-    /// Move entries along with their pages; false if that has to wait.
+    /// Parts of a range that are watched now; nothing if that cannot be seen.
+    #[must_use]
+    pub fn watched(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let filter = Filter { all_of: WATCHED, any_of: 0, none_of: 0 };
+        let mut found = Vec::new();
+        if let Some(pagemap) = &self.pagemap {
+            // Unreadable: the address space is gone, and nothing matters any more.
+            let _ = pagemap.scan(range, filter, &mut found);
+        }
+        found
+    }
+
+    /// Move entries along with their pages.
     ///
     /// In two halves with a mark between, so that a killed engine's work can be finished: copying
     /// twice is harmless until the sources are forgotten, and forgetting twice is always harmless.
-    fn on_remap(
-        &self,
-        core: &mut Core,
-        shared: &Shared,
-        head: &AtomicU64,
-        moved: RecentMove,
-        held: &[Range<u64>],
-        force: bool,
-    ) -> bool {
+    fn on_remap(&self, core: &mut Core, shared: &Shared, head: &AtomicU64, moved: RecentMove) {
         if moved.from == moved.to {
-            return true;
+            return;
         }
-        let copied = head.load(Ordering::Acquire) & COPIED != 0;
-        if !force && !copied && self.is_occupied(moved.to, moved.count) {
-            return false;
-        }
-        increment(&shared.counters.events_remap);
         let source = moved.from.start().0..moved.from.forward(moved.count).start().0;
-        let mut others = self.newcomers(core, &source);
-        others.extend_from_slice(held);
-        others.sort_by_key(|range| range.start);
-        let parts: Vec<RecentMove> = region::subtract(source.clone(), &others)
+        let newcomers = self.newcomers(core, &source);
+        let parts: Vec<RecentMove> = region::subtract(source.clone(), &newcomers)
             .into_iter()
             .map(|part| RecentMove {
                 from: ByteAddress(part.start).page(),
@@ -268,7 +268,7 @@ impl Space {
                 count: (part.end - part.start) / PAGE,
             })
             .collect();
-        if !copied {
+        if head.load(Ordering::Acquire) & COPIED == 0 {
             for part in &parts {
                 self.copy_entries(core, shared, part);
             }
@@ -290,17 +290,14 @@ impl Space {
                 child.follow(shared, moved.from, moved.to, moved.count);
             }
         }
-        if core.moves.len() >= MOVES_MAX {
-            core.moves.remove(0);
-        }
         core.moves.push(moved);
-        true
     }
 
-    /// Whether some page of a range is out, so that another event must free it first.
-    fn is_occupied(&self, start: PageNumber, count: u64) -> bool {
+    /// Whether some page of a range is out.
+    fn is_occupied(&self, range: Range<u64>) -> bool {
         let mut occupied = false;
-        self.table.for_each(start..start.forward(count), |_, entry| {
+        let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page_up();
+        self.table.for_each(pages, |_, entry| {
             occupied |= !matches!(entry, Entry::Kept(_) | Entry::Absent);
         });
         occupied

@@ -12,6 +12,8 @@ pub mod address;
 pub mod attach;
 /// Borrow one thread for a moment to make a worker inside a target.
 pub mod borrow;
+/// Room for the springboard.
+pub mod code_room;
 /// Pages to bytes and back.
 pub mod codec;
 /// All parts of one host's pager together.
@@ -28,6 +30,8 @@ pub mod features;
 pub mod fork;
 /// The keeper, from the engine's side.
 pub mod keeper;
+/// In which order to apply events that were open together.
+pub mod order;
 /// Pooled pages home, before they are touched.
 pub mod page_in;
 /// Resident pages out.

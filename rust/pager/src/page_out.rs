@@ -18,10 +18,12 @@ use crate::borrow::with_worker;
 use crate::error::{Error, Result};
 use crate::points;
 use crate::region::{self, Region};
+use crate::serve::Answer;
 use crate::session::{MOVABLE, Piece, Session};
 use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::target::{self, Target};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,10 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Present ranges with at most this many missing pages between them are moved by one call; a call
 /// costs about as much as moving a hundred pages.
 const GAP_PAGES: u64 = 32;
+
+/// How often to look for a moment at which no event is open, and how long to wait between.
+const WATCH_TRIES: usize = 20;
+const WATCH_PAUSE: Duration = Duration::from_micros(200);
 
 /// What a page out did.
 #[derive(Clone, Debug, Default)]
@@ -140,15 +146,13 @@ fn plan(
     kept.extend(live_ranges(target, &regions));
     kept.sort_by_key(|range| range.start);
     let pagemap = space.pagemap.as_ref().ok_or(Error::NotAttached(target.pid))?;
+    let watched = watch(shared, space, &regions)?;
+    points::pass("page_out.registered");
     let mut pieces = Vec::new();
     for region in &regions {
         let decision = region.decide(Some(&space.header.area));
         let ours = decision.kind == region::Kind::Helper;
-        let watched = !ours && region.is_watchable() && {
-            let length = region.range.end - region.range.start;
-            space.descriptor.register(region.range.start, length).is_ok()
-        };
-        if !decision.movable || !watched {
+        if !decision.movable || !watched.contains(&region.range.start) {
             report.regions_skipped += u64::from(region.resident > 0 && !ours);
             continue;
         }
@@ -162,8 +166,53 @@ fn plan(
         }
         cut(&present, &kept, shared.settings.chunk_pages as u64, &mut pieces);
     }
-    points::pass("page_out.registered");
     Ok(pieces)
+}
+
+/// Watch all that can be watched, at a moment when no event is open: a mapping that is new at its
+/// address must not be watched before the event that freed the address was read.  Returns the starts
+/// of the regions that are watched.
+fn watch(shared: &Shared, space: &Space, regions: &[Region]) -> Result<HashSet<u64>> {
+    let mut kit = Kit::default();
+    let gone = || Error::TargetGone(space.header.pid);
+    let area = &space.header.area;
+    let ours = |region: &Region| region.range.start < area.end && area.start < region.range.end;
+    let mut watched = HashSet::new();
+    let mut fresh: Vec<&Region> = Vec::new();
+    for region in regions.iter().filter(|region| region.is_watchable() && !ours(region)) {
+        if space.watched(region.range.clone()) == [region.range.clone()] {
+            watched.insert(region.range.start);
+        } else {
+            fresh.push(region);
+        }
+    }
+    for _ in 0..WATCH_TRIES {
+        if fresh.is_empty() {
+            break;
+        }
+        let mut core = space.core.lock();
+        match space.drain(&mut core, shared, &mut kit) {
+            Answer::Gone => return Err(gone()),
+            Answer::Done if space.is_quiet(&mut kit) == Some(true) => {
+                let length = |region: &Region| region.range.end - region.range.start;
+                // Somebody else's userfaultfd may be there (EBUSY), or another mapping by now.
+                fresh.retain(|region| {
+                    space.descriptor.register(region.range.start, length(region)).is_ok()
+                });
+                if space.is_quiet(&mut kit) == Some(true) {
+                    watched.extend(fresh.iter().map(|region| region.range.start));
+                    break;
+                }
+                for region in &fresh {
+                    let _ = space.descriptor.unregister(region.range.start, length(region));
+                }
+            }
+            Answer::Done | Answer::Later => {}
+        }
+        drop(core);
+        std::thread::sleep(WATCH_PAUSE);
+    }
+    Ok(watched)
 }
 
 /// Join ranges with small gaps, and cut what is longer than a step.  A range to keep is never

@@ -22,6 +22,8 @@ pub struct Look {
     pub thread: i32,
     /// Asleep, and not in a call that empties memory.
     pub elsewhere: bool,
+    /// Where its code is, while it sleeps.
+    pub address: Option<u64>,
     /// CPU time used so far, in nanoseconds.
     pub runtime: u64,
 }
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     fn look(thread: i32, elsewhere: bool, runtime: u64) -> Look {
-        Look { thread, elsewhere, runtime }
+        Look { thread, elsewhere, address: None, runtime }
     }
 
     #[test]

@@ -39,8 +39,8 @@ const TABLE_BYTES: usize = 1 << 30;
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 /// Bytes before the staging area that hold arguments of the worker's calls.
 pub const SCRATCH_BYTES: u64 = 4 * PAGE_SIZE as u64;
-/// Messages read at a time.
-pub const JOURNAL_MESSAGES: usize = 32;
+/// Messages that can be kept until no event is open: all that is left of the header.
+pub const JOURNAL_MESSAGES: usize = 232;
 
 /// Positions of the header's words.
 mod word {

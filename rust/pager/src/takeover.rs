@@ -105,7 +105,7 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
     let mut children = Vec::new();
     for space in &spaces {
         let mut core = space.core.lock();
-        space.apply_journal(&mut core, shared, &mut kit, true);
+        space.apply_journal(&mut core, shared, &mut kit);
         children.append(&mut core.unborn);
     }
     // What nobody claimed never had a page out: an attach that was not completed.

@@ -159,12 +159,15 @@ pub fn candidates(pid: i32) -> Vec<Candidate> {
     found
 }
 
+fn hexadecimal(text: &&str) -> Option<u64> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}
+
 fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
     let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok();
     let fields: Vec<&str> = call.as_deref().unwrap_or("").split_ascii_whitespace().collect();
     let number = fields.first().and_then(|text| text.parse::<u64>().ok());
-    let hexadecimal = |text: &&str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let stack_pointer = if fields.len() >= 3 {
         fields.get(fields.len() - 2).and_then(hexadecimal).unwrap_or(0)
     } else {
@@ -190,14 +193,17 @@ pub fn look_at_threads(pid: i32) -> Vec<Look> {
             let read = |file: &str| {
                 fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).unwrap_or_default()
             };
-            // The first word is "running" or the number of the call it sleeps in (-1: none).
+            // "running", or the number of the call it sleeps in (-1: none), arguments, stack pointer
+            // and code address.
             let call = read("syscall");
-            let call = call.split_ascii_whitespace().next().unwrap_or("running").parse::<i64>();
-            let elsewhere = call.is_ok_and(|number| !arch::empties_memory(number));
+            let fields: Vec<&str> = call.split_ascii_whitespace().collect();
+            let number = fields.first().and_then(|text| text.parse::<i64>().ok());
+            let elsewhere = number.is_some_and(|number| !arch::empties_memory(number));
+            let address = fields.last().filter(|_| number.is_some()).and_then(hexadecimal);
             let runtime = read("schedstat");
             let runtime =
                 runtime.split_ascii_whitespace().next().and_then(|text| text.parse().ok());
-            Look { thread, elsewhere, runtime: runtime.unwrap_or(0) }
+            Look { thread, elsewhere, address, runtime: runtime.unwrap_or(0) }
         })
         .collect()
 }

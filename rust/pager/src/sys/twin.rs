@@ -140,13 +140,27 @@ fn keep(post: &Post) -> ! {
             [PollFd::new(&listener, PollFlags::IN), PollFd::new(&engine, PollFlags::IN)];
         let watched = if orphaned { &mut looks[..1] } else { &mut looks[..] };
         let _ = poll(watched, Some(&second));
-        let visitor = !looks[0].revents().is_empty();
+        let lost = looks[0].revents().contains(PollFlags::NVAL);
+        let visitor = !lost && !looks[0].revents().is_empty();
         if !orphaned && !looks[1].revents().is_empty() {
             orphaned = true;
             close_all_but_state(post);
         }
         if visitor && let Ok(connection) = rustix::net::accept(listener) {
             serve(connection.as_fd(), orphaned, post);
+        }
+        if lost {
+            // The engine closed our socket.  Without anything to keep we are of no use; with it we
+            // must stay, or its owners would read zeros.
+            let mut kept = 0;
+            let _ = for_each_descriptor(|_, link| {
+                kept += usize::from(is_state(link));
+                Ok(())
+            });
+            if kept == 0 {
+                end();
+            }
+            let _ = poll(&mut [], Some(&second));
         }
         let path = CStr::from_bytes_until_nul(&post.path).unwrap_or(c"");
         if orphaned && stat(path).map_or(true, |found| found.st_ino != post.inode) {
