@@ -15,8 +15,8 @@
 //!   is not watched there now: the rest belongs to the newcomer;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
 //!   not served before all this;
-//! - new mappings are watched only while no event is open (`page_out.rs`), so moves are the only way
-//!   for a watched mapping to appear meanwhile.
+//! - a mapping that a page out began to watch meanwhile does not count as watched in all this, so
+//!   moves are the only way for a watched mapping to appear.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
 use crate::order;
@@ -92,6 +92,7 @@ impl Space {
             if held == 0 {
                 // The kernel hands out all it has, up to the room given: a short read was the last.
                 if count < capacity - used {
+                    self.settle_fresh(core, kit);
                     return Ok(Settled::Yes);
                 }
                 continue;
@@ -107,6 +108,7 @@ impl Space {
             }
             self.apply_journal(core, shared, kit);
             core.moves.clear();
+            core.fresh.clear();
             for child in core.unborn.drain(..) {
                 if shared.adopt(child).is_err() {
                     increment(&shared.counters.pages_lost);
@@ -165,7 +167,7 @@ impl Space {
             let chosen = order::choose(
                 &batch,
                 |range| self.is_occupied(range),
-                |range| !self.watched(range).is_empty(),
+                |range| !self.watched(core, range).is_empty(),
             );
             let head = &messages[indices[chosen]][0];
             self.apply(core, shared, kit, head, batch[chosen]);
@@ -232,22 +234,31 @@ impl Space {
         let targets: Vec<Range<u64>> = core.moves.iter().map(RecentMove::target).collect();
         let mut found: Vec<Range<u64>> = region::intersect(range, Some(&targets))
             .into_iter()
-            .flat_map(|part| self.watched(part))
+            .flat_map(|part| self.watched(core, part))
             .collect();
         found.sort_by_key(|part| part.start);
         found
     }
 
-    /// Parts of a range that are watched now; nothing if that cannot be seen.
+    /// Parts of a range that are watched now, and were before the open events; nothing if that
+    /// cannot be seen.
     #[must_use]
-    pub fn watched(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub fn watched(&self, core: &Core, range: Range<u64>) -> Vec<Range<u64>> {
         let filter = Filter { all_of: WATCHED, any_of: 0, none_of: 0 };
         let mut found = Vec::new();
         if let Some(pagemap) = &self.pagemap {
             // Unreadable: the address space is gone, and nothing matters any more.
             let _ = pagemap.scan(range, filter, &mut found);
         }
-        found
+        found.into_iter().flat_map(|part| region::subtract(part, &core.fresh)).collect()
+    }
+
+    /// What was fresh is like any other mapping once no event is open.
+    pub fn settle_fresh(&self, core: &mut Core, kit: &mut Kit) {
+        if !core.fresh.is_empty() && self.is_quiet(kit) == Some(true) {
+            core.fresh.clear();
+        }
+        core.fresh.sort_by_key(|part| part.start);
     }
 
     /// Move entries along with their pages.

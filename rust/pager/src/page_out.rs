@@ -32,10 +32,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// costs about as much as moving a hundred pages.
 const GAP_PAGES: u64 = 32;
 
-/// How often to look for a moment at which no event is open, and how long to wait between.
-const WATCH_TRIES: usize = 20;
-const WATCH_PAUSE: Duration = Duration::from_micros(200);
-
 /// What a page out did.
 #[derive(Clone, Debug, Default)]
 pub struct PageOutReport {
@@ -169,49 +165,32 @@ fn plan(
     Ok(pieces)
 }
 
-/// Watch all that can be watched, at a moment when no event is open: a mapping that is new at its
-/// address must not be watched before the event that freed the address was read.  Returns the starts
-/// of the regions that are watched.
+/// Watch all that can be watched; returns the starts of the regions that are.
+///
+/// A mapping that is new at its address may be watched here before the event that freed the address
+/// was read: it is noted as fresh, and does not count as watched while events are put in order.
 fn watch(shared: &Shared, space: &Space, regions: &[Region]) -> Result<HashSet<u64>> {
     let mut kit = Kit::default();
-    let gone = || Error::TargetGone(space.header.pid);
     let area = &space.header.area;
     let ours = |region: &Region| region.range.start < area.end && area.start < region.range.end;
     let mut watched = HashSet::new();
-    let mut fresh: Vec<&Region> = Vec::new();
+    let mut core = space.core.lock();
+    if space.drain(&mut core, shared, &mut kit) == Answer::Gone {
+        return Err(Error::TargetGone(space.header.pid));
+    }
     for region in regions.iter().filter(|region| region.is_watchable() && !ours(region)) {
-        if space.watched(region.range.clone()) == [region.range.clone()] {
-            watched.insert(region.range.start);
-        } else {
-            fresh.push(region);
+        let range = &region.range;
+        let known = space.watched(&core, range.clone());
+        let fresh = region::subtract(range.clone(), &known);
+        // Somebody else's userfaultfd may be there (EBUSY), or another kind of mapping by now.
+        let is_watched = fresh.is_empty()
+            || space.descriptor.register(range.start, range.end - range.start).is_ok();
+        if is_watched {
+            watched.insert(range.start);
+            core.fresh.extend(fresh);
         }
     }
-    for _ in 0..WATCH_TRIES {
-        if fresh.is_empty() {
-            break;
-        }
-        let mut core = space.core.lock();
-        match space.drain(&mut core, shared, &mut kit) {
-            Answer::Gone => return Err(gone()),
-            Answer::Done if space.is_quiet(&mut kit) == Some(true) => {
-                let length = |region: &Region| region.range.end - region.range.start;
-                // Somebody else's userfaultfd may be there (EBUSY), or another mapping by now.
-                fresh.retain(|region| {
-                    space.descriptor.register(region.range.start, length(region)).is_ok()
-                });
-                if space.is_quiet(&mut kit) == Some(true) {
-                    watched.extend(fresh.iter().map(|region| region.range.start));
-                    break;
-                }
-                for region in &fresh {
-                    let _ = space.descriptor.unregister(region.range.start, length(region));
-                }
-            }
-            Answer::Done | Answer::Later => {}
-        }
-        drop(core);
-        std::thread::sleep(WATCH_PAUSE);
-    }
+    space.settle_fresh(&mut core, &mut kit);
     Ok(watched)
 }
 

@@ -252,6 +252,8 @@ pub struct Core {
     pub zero_run: (u64, u64),
     /// Moves applied while other events may have been open, oldest first.
     pub moves: Vec<RecentMove>,
+    /// Parts that were not watched until a moment ago, while events may have been open.
+    pub fresh: Vec<Range<u64>>,
     /// Forked children that are not served before the last open event was read.
     pub unborn: Vec<Arc<Space>>,
     /// Ranges that the program is about to empty.
