@@ -130,7 +130,7 @@ class SpaceStatus:
     bytes_logical: int
     """4096 x pages out."""
     bytes_pool: int
-    """This space's share of pool slots (a slot shared by n references counts 1/n)."""
+    """Encoded bytes of its pages; a slot shared with a forked child counts for both."""
     bytes_table: int
     faults: int
     faults_zero: int
@@ -182,7 +182,9 @@ class Region:
     protection: str
     name: str
     kind: str
-    """`heap`, `anonymous`, `stack`, `file`, `file-private-written`, `shared`, `special`, `helper`."""
+    """
+    `heap`, `anonymous`, `stack`, `file`, `file-private-written`, `shared`, `special` or `helper`.
+    """
     resident_bytes: int
     out_bytes: int
     movable: bool

@@ -116,7 +116,7 @@ class Unsupported(AgentZipError):
     """The running kernel lacks a feature that the pager needs."""
 
     exit_code = 9
-    hint = "Linux 6.9 or newer with CONFIG_USERFAULTFD is needed; `agentzip doctor` lists every feature"
+    hint = "Linux 6.9 with CONFIG_USERFAULTFD is needed; `agentzip doctor` lists every feature"
 
 
 class TargetGone(AgentZipError, ProcessLookupError):
@@ -149,7 +149,7 @@ class NotEnoughMemory(AgentZipError):
     """Memory is too short to bring every page home."""
 
     exit_code = 15
-    hint = "free memory and run the same command again; nothing was lost and the target is still served"
+    hint = "free memory and run the command again; nothing was lost, the target is served"
 
 
 class PidReused(AgentZipError, ProcessLookupError):
@@ -162,7 +162,7 @@ class DaemonUnreachable(AgentZipError):
     """No daemon answers on the control socket."""
 
     exit_code = 17
-    hint = "start one with `agentzip daemon`, or use `agentzip run` / `agentzip attach`, which bring their own"
+    hint = "start `agentzip daemon`, or use `agentzip run` or `attach`, which bring their own"
 
 
 class AlreadyRunning(AgentZipError):

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 /// CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM: a thread, but with a
 /// descriptor table of its own.
 const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
-/// How often to try again when no thread could be stopped in time: on a loaded host a running thread
-/// must first get a CPU to notice.
+/// How often to try again when no thread could be stopped in time: on a loaded host a running
+/// thread must first get a CPU to notice.
 const ATTEMPTS: usize = 4;
 /// How many threads to try before giving up.
 const TRIES: usize = 8;

@@ -1,8 +1,8 @@
 //! Some unused bytes of executable memory in a target, for the springboard.
 //!
 //! The kernel's vDSO is in every process and ends in padding; so do most executable file mappings.
-//! A room in which a thread may still be (a loan was cut short, by this engine or by the death of one
-//! before it) keeps its code and is not used again: the thread finds its way home whenever the
+//! A room in which a thread may still be (a loan was cut short, by this engine or by the death of
+//! one before it) keeps its code and is not used again: the thread finds its way home whenever the
 //! scheduler lets it.  Only when all rooms are taken are they looked through and emptied.
 
 use crate::address::{PAGE_SIZE, Page};

@@ -246,8 +246,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // With targets left it serves them to the end of this process; then the keeper holds them for
-        // the next engine.  Closing their descriptors here would close the keeper's too, as the
+        // With targets left it serves them to the end of this process; then the keeper holds them
+        // for the next engine.  Closing their descriptors here would close the keeper's too, as the
         // table is one: the targets would read zeros.  The threads keep what they use.
         if self.shared.spaces.read().is_empty() {
             self.halt();

@@ -1,11 +1,11 @@
 //! Keeping the table true when the program changes its address space.
 //!
-//! An event takes effect in the kernel first and is queued afterwards, by the thread that caused it;
-//! it counts as *open* from its effect until we read it.  The kernel refuses every copy and move
-//! while an event is open (`mmap_changing`), so nothing is ever installed on stale ground.  But
-//! events of different threads that are open together may be queued in either order: thread A moves
-//! a range away, thread B moves another one onto the freed addresses, and B's event comes first; or
-//! A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
+//! An event takes effect in the kernel first and is queued afterwards, by the thread that caused
+//! it; it counts as *open* from its effect until we read it.  The kernel refuses every copy and
+//! move while an event is open (`mmap_changing`), so nothing is ever installed on stale ground. 
+//! But events of different threads that are open together may be queued in either order: thread A
+//! moves a range away, thread B moves another one onto the freed addresses, and B's event comes
+//! first; or A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
 //! - messages are gathered in the journal until no event is open ([`Space::is_quiet`] asks the
 //!   kernel); nothing could be installed before that anyway;

@@ -30,6 +30,8 @@ pub mod features;
 pub mod fork;
 /// The keeper, from the engine's side.
 pub mod keeper;
+/// The steps of one page out.
+pub mod mover;
 /// In which order to apply events that were open together.
 pub mod order;
 /// Pooled pages home, before they are touched.
@@ -52,8 +54,6 @@ pub mod quarantine;
 pub mod region;
 /// Answers to faults and events of one space.
 pub mod serve;
-/// The steps of one page out.
-pub mod session;
 /// Staged pages home, whatever happened.
 pub mod settle;
 /// What all parts of one engine share.

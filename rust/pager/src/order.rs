@@ -19,9 +19,9 @@ fn claim(message: &Message) -> Option<Range<u64>> {
 
 /// Which message of a batch (in queue order, not empty) to apply next.
 ///
-/// `occupied` tells whether a range has pages that are out; `watched` whether some of it is a watched
-/// mapping now.  The first message is next, unless what it claims still belongs to somebody who, by a
-/// later message, had left before.
+/// `occupied` tells whether a range has pages that are out; `watched` whether some of it is a
+/// watched mapping now.  The first message is next, unless what it claims still belongs to
+/// somebody who, by a later message, had left before.
 pub fn choose(
     batch: &[Message],
     occupied: impl Fn(Range<u64>) -> bool,

@@ -160,57 +160,11 @@ fn install_batch(
     let mut index = 0;
     let began = Instant::now();
     while index < ready.len() {
-        let first = ready[index];
-        if space.table.get(first.page) != first.entry {
-            // Touched, dropped or moved since: somebody else's answer stands.
-            index += 1;
-            continue;
-        }
-        if !first.good {
-            // The entry did not change, so the bytes are what they are: lost (or, for a staged
-            // page, not there: it is settled by its own page out).
-            if !matches!(first.entry, Entry::Staged { .. }) {
-                space.answer_lost(shared, first.page, &first.entry);
-                report.pages_lost += 1;
-            }
-            index += 1;
-            continue;
-        }
-        let length = run_length(space, &ready[index..]);
-        let run = &ready[index..index + length];
-        let bytes = &buffer[index * PAGE_SIZE..(index + length) * PAGE_SIZE];
-        let installed = if first.entry == (Entry::Same { fill: 0 }) {
-            space.descriptor.zero(first.page.start().0, length as u64 * PAGE)
-        } else {
-            space.descriptor.copy(first.page.start().0, bytes)
-        };
-        match installed {
-            Install::Done => {
-                settle_run(space, shared, &mut core, run, report);
-                index += length;
-            }
-            Install::Partial(bytes) => {
-                let count = (bytes / PAGE) as usize;
-                settle_run(space, shared, &mut core, &run[..count], report);
-                index += count;
-            }
-            Install::AlreadyPresent => {
-                space.come_home(&mut core, shared, first.page, &first.entry);
-                space.descriptor.wake(first.page.start().0, PAGE);
-                report.pages_present += 1;
-                index += 1;
-            }
-            Install::NotMapped if length > 1 => {
-                // The run crosses the border of a mapping: page by page.
-                index += install_singly(space, shared, &mut core, run, bytes, report)?;
-            }
-            Install::NotMapped => {
-                // Unmapped: its event came before, or the entry would not match; nothing to keep.
-                space.come_home(&mut core, shared, first.page, &first.entry);
-                index += 1;
-            }
-            Install::Gone => return Err(gone()),
-            refusal @ (Install::Changing | Install::NoMemory | Install::Failed(_)) => {
+        let rest = Rest { ready: &ready[index..], bytes: &buffer[index * PAGE_SIZE..] };
+        match install_run(shared, space, &mut core, &rest, report) {
+            Ok(count) => index += count,
+            Err(Install::Gone) => return Err(gone()),
+            Err(refusal) => {
                 if began.elapsed() > PATIENCE {
                     return Err(give_up(space, refusal));
                 }
@@ -223,6 +177,74 @@ fn install_batch(
         }
     }
     Ok(())
+}
+
+/// What is left of a batch: pages and, in the same order, their contents.
+struct Rest<'a> {
+    ready: &'a [Ready],
+    bytes: &'a [u8],
+}
+
+/// Deal with the first page of the rest and, if they can go in one call, the pages after it. 
+/// Returns how many are dealt with, or why none could be.
+fn install_run(
+    shared: &Shared,
+    space: &Space,
+    core: &mut Core,
+    rest: &Rest<'_>,
+    report: &mut PageInReport,
+) -> std::result::Result<usize, Install> {
+    let first = rest.ready[0];
+    let address = first.page.start().0;
+    if space.table.get(first.page) != first.entry {
+        // Touched, dropped or moved since: somebody else's answer stands.
+        return Ok(1);
+    }
+    if !first.good {
+        // The entry did not change, so the bytes are what they are: lost (or, for a staged page,
+        // not there: it is settled by its own page out).
+        if !matches!(first.entry, Entry::Staged { .. }) {
+            space.answer_lost(shared, first.page, &first.entry);
+            report.pages_lost += 1;
+        }
+        return Ok(1);
+    }
+    let length = run_length(space, rest.ready);
+    let run = &rest.ready[..length];
+    let bytes = &rest.bytes[..length * PAGE_SIZE];
+    let installed = if first.entry == (Entry::Same { fill: 0 }) {
+        space.descriptor.zero(address, length as u64 * PAGE)
+    } else {
+        space.descriptor.copy(address, bytes)
+    };
+    match installed {
+        Install::Done => {
+            settle_run(space, shared, core, run, report);
+            Ok(length)
+        }
+        Install::Partial(bytes) => {
+            let count = (bytes / PAGE) as usize;
+            settle_run(space, shared, core, &run[..count], report);
+            Ok(count)
+        }
+        Install::AlreadyPresent => {
+            space.come_home(core, shared, first.page, &first.entry);
+            space.descriptor.wake(address, PAGE);
+            report.pages_present += 1;
+            Ok(1)
+        }
+        // The run crosses the border of a mapping: page by page.
+        Install::NotMapped if length > 1 => {
+            let single = Rest { ready: &rest.ready[..1], bytes };
+            install_run(shared, space, core, &single, report)
+        }
+        Install::NotMapped => {
+            // Unmapped: its event came before, or the entry would not match; nothing to keep.
+            space.come_home(core, shared, first.page, &first.entry);
+            Ok(1)
+        }
+        refusal => Err(refusal),
+    }
 }
 
 fn give_up(space: &Space, refusal: Install) -> Error {
@@ -269,34 +291,6 @@ fn settle_run(
         }
         report.pages_in += 1;
     }
-}
-
-/// Copy a run page by page; stops before a page that must wait.  Returns how many are dealt with.
-fn install_singly(
-    space: &Space,
-    shared: &Shared,
-    core: &mut Core,
-    run: &[Ready],
-    bytes: &[u8],
-    report: &mut PageInReport,
-) -> Result<usize> {
-    for (done, (ready, page)) in run.iter().zip(bytes.as_chunks::<PAGE_SIZE>().0).enumerate() {
-        let address = ready.page.start().0;
-        match space.descriptor.copy(address, page) {
-            Install::Done | Install::Partial(_) => {
-                settle_run(space, shared, core, std::slice::from_ref(ready), report);
-            }
-            Install::AlreadyPresent => {
-                space.come_home(core, shared, ready.page, &ready.entry);
-                space.descriptor.wake(address, PAGE);
-                report.pages_present += 1;
-            }
-            Install::NotMapped => space.come_home(core, shared, ready.page, &ready.entry),
-            Install::Gone => return Err(Error::TargetGone(space.header.pid)),
-            Install::Changing | Install::NoMemory | Install::Failed(_) => return Ok(done),
-        }
-    }
-    Ok(run.len())
 }
 
 /// A guard page (MADV_GUARD_INSTALL) has no contents, and a copy would destroy the guard.

@@ -10,16 +10,16 @@
 //! 3. Empty the staging area.
 //!
 //! The program is never stopped for this.  What makes it safe without: between the scan and the
-//! move nobody reads events, and any change of a watched mapping leaves an unread event behind, with
-//! which the kernel refuses to move (EAGAIN); a mapping that is not watched is not scanned.
+//! move nobody reads events, and any change of a watched mapping leaves an unread event behind,
+//! with which the kernel refuses to move (EAGAIN); a mapping that is not watched is not scanned.
 
 use crate::address::PAGE_SIZE;
 use crate::borrow::with_worker;
 use crate::error::{Error, Result};
+use crate::mover::{MOVABLE, Mover, Piece};
 use crate::points;
 use crate::region::{self, Region};
 use crate::serve::Answer;
-use crate::session::{MOVABLE, Piece, Session};
 use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::target::{self, Target};
@@ -99,8 +99,8 @@ pub fn page_out(
         worker_thread = worker.thread();
         report.stop = worker.loan.stop;
         shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
-        let mut session = Session::open(shared, space, worker, &mut report)?;
-        session.run(pieces)
+        let mut mover = Mover::open(shared, space, worker, &mut report)?;
+        mover.run(pieces)
     });
     if result.is_err() || space.core.lock().unsettled {
         wait_for_end(target.pid, worker_thread);

@@ -6,13 +6,13 @@
 use crate::address::{PAGE_SIZE, Page};
 use crate::codec::{checksum, same_filled};
 use crate::error::{Error, Result};
+use crate::mover::{BATCH_PAGES, Mover};
 use crate::page_table::{Entry, Stored};
 use crate::points;
 use crate::serve::release_slot;
-use crate::session::{BATCH_PAGES, Session};
 use crate::space::Slot;
 
-impl Session<'_, '_> {
+impl Mover<'_, '_> {
     /// Encode the staged pages and publish them.
     pub(crate) fn store_slots(&mut self, slots: &[u64]) -> Result<()> {
         for batch in slots.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(BATCH_PAGES)) {

@@ -1,9 +1,9 @@
 //! Answering the kernel for one space: read messages, keep the table true, bring touched pages.
 //!
-//! *All* events that can be read are applied (`events.rs`) before *any* fault is answered.  An event
-//! is acknowledged by our read, so the program may already rely on it: contents looked up before
-//! must not be copied in afterwards.  Events still unread make the kernel refuse our copy (EAGAIN),
-//! and then we read them first.
+//! *All* events that can be read are applied (`events.rs`) before *any* fault is answered.  An
+//! event is acknowledged by our read, so the program may already rely on it: contents looked up
+//! before must not be copied in afterwards.  Events still unread make the kernel refuse our copy
+//! (EAGAIN), and then we read them first.
 //!
 //! Nothing here allocates, waits for policy, or takes a lock that an encoder holds for long.
 

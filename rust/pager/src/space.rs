@@ -329,8 +329,9 @@ impl Space {
         self.header.id
     }
 
-    /// The staging area's addresses: the area without the scratch pages before it and the probe page
-    /// after it, which is always there, so that a copy to it only tells whether an event is open.
+    /// The staging area's addresses: the area without the scratch pages before it and the probe
+    /// page after it, which is always there, so that a copy to it only tells whether an event is
+    /// open.
     #[must_use]
     pub fn staging(&self) -> Range<u64> {
         let area = &self.header.area;

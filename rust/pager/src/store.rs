@@ -117,8 +117,8 @@ impl Store {
             .map_err(|e| Error::Internal(e.to_string()))
     }
 
-    /// At takeover: every entry was adopted; `bytes_max` is the cap from now on, but never more than
-    /// the memfd was made for.
+    /// At takeover: every entry was adopted; `bytes_max` is the cap from now on, but never more
+    /// than the memfd was made for.
     pub fn finish_adoption(&self, bytes_max: u64) {
         let mut index = self.index.lock();
         for hole in index.finish_adoption() {

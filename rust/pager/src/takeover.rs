@@ -3,8 +3,8 @@
 //! The keeper gives the descriptors back; the tables in shared memory are the truth.  In order:
 //! match each table with its userfaultfd by inode; work off the journals (events that were read but
 //! not yet applied); count the pool's references from the tables; bring half-moved pages home; wake
-//! every sleeper, because a fault that the dead engine had read does not come again.  Only then does
-//! a new keeper take the old one's place.
+//! every sleeper, because a fault that the dead engine had read does not come again.  Only then
+//! does a new keeper take the old one's place.
 
 use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::take_area_out;

@@ -193,8 +193,8 @@ pub fn look_at_threads(pid: i32) -> Vec<Look> {
             let read = |file: &str| {
                 fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).unwrap_or_default()
             };
-            // "running", or the number of the call it sleeps in (-1: none), arguments, stack pointer
-            // and code address.
+            // "running", or the number of the call it sleeps in (-1: none), arguments, stack
+            // pointer and code address.
             let call = read("syscall");
             let fields: Vec<&str> = call.split_ascii_whitespace().collect();
             let number = fields.first().and_then(|text| text.parse::<i64>().ok());

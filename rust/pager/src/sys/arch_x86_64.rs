@@ -9,8 +9,8 @@
 //! A borrowed thread executes one `clone`, nothing else.  The springboard is written so that the
 //! thread finds its own way home when we die at any point: after the call it reloads, from
 //! immediates, every register that a system call may change, and jumps back to where it was, to an
-//! exact re-execution of the call that we interrupted.  It uses no stack and leaves the flags alone.
-//! The new thread, should nobody be there to guide it, ends itself.
+//! exact re-execution of the call that we interrupted.  It uses no stack and leaves the flags
+//! alone. The new thread, should nobody be there to guide it, ends itself.
 //!
 //! ```text
 //! entry:   syscall                    ; clone, arguments set by us

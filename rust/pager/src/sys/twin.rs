@@ -10,8 +10,8 @@
 //!
 //! The twin is a forked image of a threaded process: locks may be held by threads that do not exist
 //! in it, so it must not allocate or call into the C library beyond memory copies and plain system
-//! calls.  It uses its own stack and the starting thread's local storage only, and gives the rest of
-//! its copy of our memory back to the host.
+//! calls.  It uses its own stack and the starting thread's local storage only, and gives the rest
+//! of its copy of our memory back to the host.
 
 use super::descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -207,8 +207,8 @@ impl Userfaultfd {
         Ok(Self(owned))
     }
 
-    /// Keep it open until this process ends, out of anybody's reach: faults on it then wait for ever
-    /// instead of reading zeros.
+    /// Keep it open until this process ends, out of anybody's reach: faults on it then wait for
+    /// ever instead of reading zeros.
     pub fn leak(self) {
         let _ = self.0.into_raw_fd();
     }

@@ -57,7 +57,7 @@ pub struct Piece {
 }
 
 /// One page out in progress: a worker in the target that holds our descriptor.
-pub struct Session<'a, 'w> {
+pub struct Mover<'a, 'w> {
     pub(crate) shared: &'a Shared,
     pub(crate) space: &'a Space,
     pub(crate) worker: &'a mut Worker<'w>,
@@ -107,7 +107,7 @@ impl Leftover {
     }
 }
 
-impl<'a, 'w> Session<'a, 'w> {
+impl<'a, 'w> Mover<'a, 'w> {
     /// Begin: hand our descriptor to the worker.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a, 'w> Session<'a, 'w> {
         keep.sort_by_key(|range| range.start);
         let encoder = Encoder::new(shared.settings.algorithm)
             .map_err(|error| Error::Internal(error.to_string()))?;
-        let mut session = Self {
+        let mut mover = Self {
             shared,
             space,
             worker,
@@ -143,9 +143,9 @@ impl<'a, 'w> Session<'a, 'w> {
             pages: vec![0; BATCH_PAGES * PAGE_SIZE],
             gave_up_kept: false,
         };
-        session.empty_staging()?;
+        mover.empty_staging()?;
         points::pass("page_out.opened");
-        Ok(session)
+        Ok(mover)
     }
 
     /// Move all pieces out; ends early when the pool is full.

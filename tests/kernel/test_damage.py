@@ -1,0 +1,49 @@
+"""
+A stored page whose bytes are damaged is never served: its toucher gets SIGBUS, loudly.
+
+The damage is done to the pool's memory itself, through the engine's own descriptor of it, which is
+what a flipped bit or a stray write would do.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from agentzip.selftest.conditions import wait_until
+from agentzip.selftest.registry import CheckFailed
+from agentzip.selftest.stage import Stage
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def _pool_descriptor() -> int:
+    """The number under which this process, the engine's, holds the pool."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if "memfd:agentzip:pool" in os.readlink(entry):
+            return int(entry.name)
+    raise AssertionError("the engine holds no pool")
+
+
+@pytest.mark.parametrize("algorithm", ["raw", "lz4", "zstd"])
+def test_a_damaged_page_is_a_bus_error_and_not_a_wrong_page(algorithm: str) -> None:
+    """One bit of every stored page is flipped: the target dies by SIGBUS, and the loss is counted."""
+    with Stage() as stage:
+        engine = stage.open(algorithm=algorithm, level=None)
+        target = stage.memory(4)
+        stage.attach(target)
+        stage.page_out(target)
+        pool = _pool_descriptor()
+        used = engine.stats().pool_bytes
+        assert used > 0
+        for offset in range(0, used, 16):
+            byte = os.pread(pool, 1, offset + 5)
+            os.pwrite(pool, bytes([byte[0] ^ 1]), offset + 5)
+
+        with pytest.raises(CheckFailed):
+            target.command("verify", 10)
+
+        wait_until(lambda: not target.alive(), 10)
+        assert -signal.SIGBUS == target.wait(10)
+        assert engine.stats().pages_lost > 0
