@@ -28,7 +28,7 @@ def _pool_descriptor() -> int:
 
 @pytest.mark.parametrize("algorithm", ["raw", "lz4", "zstd"])
 def test_a_damaged_page_is_a_bus_error_and_not_a_wrong_page(algorithm: str) -> None:
-    """One bit of every stored page is flipped: the target dies by SIGBUS, and the loss is counted."""
+    """With one bit of each stored page flipped, the target gets SIGBUS, and the loss counts."""
     with Stage() as stage:
         engine = stage.open(algorithm=algorithm, level=None)
         target = stage.memory(4)

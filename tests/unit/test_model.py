@@ -29,7 +29,11 @@ def test_a_report_has_the_fields_of_the_native_one(kind: type) -> None:
     """The dataclasses and the written contract of the seam cannot drift apart."""
     stub = ast.parse((Path(agentzip.__file__).parent / "_native.pyi").read_text())
     declared = {
-        node.name: [item.target.id for item in node.body if _is_field(item)]  # type: ignore[attr-defined]
+        node.name: [
+            item.target.id  # type: ignore[attr-defined]
+            for item in node.body
+            if _is_field(item)
+        ]
         for node in stub.body
         if isinstance(node, ast.ClassDef)
     }

@@ -26,15 +26,23 @@ class NativeEngine(FakeEngine):
         self.settings = settings
 
 
+def _regions(pid: int, engine: FakeEngine | None = None) -> list[model.Region]:
+    return (engine or FakeEngine([FakeTarget(7)])).regions(pid)
+
+
+def _describe(pid: int) -> model.TargetInfo:
+    return model.TargetInfo(pid, 1, "true", 1, 0)
+
+
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module in the place of the native one."""
     module = ModuleType("agentzip._native")
     module.Engine = NativeEngine  # type: ignore[attr-defined]
     module.EngineSettings = NativeSettings  # type: ignore[attr-defined]
-    module.regions = lambda pid, engine=None: (engine or FakeEngine([FakeTarget(7)])).regions(pid)  # type: ignore[attr-defined]
+    module.regions = _regions  # type: ignore[attr-defined]
     module.features = lambda: {"uffd_move": ""}  # type: ignore[attr-defined]
-    module.describe = lambda pid: model.TargetInfo(pid, 1, "true", 1, 0)  # type: ignore[attr-defined]
+    module.describe = _describe  # type: ignore[attr-defined]
     module.CRASH_POINTS = ["attach.grab"]  # type: ignore[attr-defined]
     module.PAGE_SIZE = 4096  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "agentzip._native", module)

@@ -19,6 +19,7 @@ use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::{self, FEATURES, USERFAULTFD_IOC_NEW, Userfaultfd};
 use crate::target::{self, Target};
+use rustix::process::{Resource, getrlimit};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -29,14 +30,18 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const PROT_READ_WRITE: u64 = 3;
 /// MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE.
 const MAP_AREA: u64 = 0x02 | 0x20 | 0x4000 | 0x10_0000;
+/// Descriptors that should stay free for forked children.
+const DESCRIPTORS_SPARE: u64 = 64;
 const MADV_DONTFORK: u64 = 10;
 const MADV_NOHUGEPAGE: u64 = 15;
 /// O_CLOEXEC | O_NONBLOCK.
 const DESCRIPTOR_FLAGS: u64 = 0o2_000_000 | 0o4000;
 
 /// What an attach cost.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct AttachReport {
+    /// What an operator should know; safe to go on.
+    pub warnings: Vec<String>,
     /// The one stop of a borrowed thread.
     pub stop: Duration,
     /// All of it.
@@ -106,18 +111,23 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     points::pass("attach.published");
     let space = Space::new(table, descriptor, Some(target), Some(memory), Some(pagemap));
     shared.adopt(Arc::new(space))?;
-    Ok(AttachReport { stop, elapsed: begin.elapsed() })
+    let mut warnings: Vec<String> = shared.store.warning().map(str::to_owned).into_iter().collect();
+    warnings.extend(descriptor_warning());
+    Ok(AttachReport { warnings, stop, elapsed: begin.elapsed() })
+}
+
+/// A forked child needs two descriptors at the moment of the fork; without them it waits.
+fn descriptor_warning() -> Option<String> {
+    let limit = getrlimit(Resource::Nofile).current?;
+    let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    (used + DESCRIPTORS_SPARE > limit).then(|| {
+        format!("{used} of {limit} descriptors are in use: children of targets may have to wait")
+    })
 }
 
 fn make_descriptor(worker: &mut Worker<'_>, area: &Range<u64>) -> Result<Userfaultfd> {
-    let length = area.end - area.start;
     passage::empty_table(worker)?;
-    let arguments = [area.start, length, PROT_READ_WRITE, MAP_AREA, u64::MAX, 0];
-    worker.call(call::MMAP, arguments)?.map_err(Error::os("mapping an area in the target"))?;
-    for advice in [MADV_DONTFORK, MADV_NOHUGEPAGE] {
-        // Without transparent huge pages in the kernel the second advice is refused: harmless.
-        let _ = worker.call(call::MADVISE, [area.start, length, advice, 0, 0, 0])?;
-    }
+    map_area(worker, area)?;
     points::pass("attach.area_mapped");
     let device = userfaultfd::open_device().map_err(device_error)?;
     let device = passage::give(worker, area.start, device.as_fd())?;
@@ -132,11 +142,37 @@ fn make_descriptor(worker: &mut Worker<'_>, area: &Range<u64>) -> Result<Userfau
         cause: cause.to_string(),
     })?;
     points::pass("attach.descriptor_taken");
-    let staging = area.start + SCRATCH_BYTES;
-    descriptor
-        .register(staging, area.end - staging)
-        .map_err(Error::os("watching the staging area"))?;
+    watch_area(area, &descriptor)?;
     Ok(descriptor)
+}
+
+/// Map our area anew in a target that has lost it.
+///
+/// # Errors
+/// The worker is lost, or something else is mapped there now.
+pub fn make_area(
+    worker: &mut Worker<'_>,
+    area: &Range<u64>,
+    descriptor: &Userfaultfd,
+) -> Result<()> {
+    map_area(worker, area)?;
+    watch_area(area, descriptor)
+}
+
+fn map_area(worker: &mut Worker<'_>, area: &Range<u64>) -> Result<()> {
+    let length = area.end - area.start;
+    let arguments = [area.start, length, PROT_READ_WRITE, MAP_AREA, u64::MAX, 0];
+    worker.call(call::MMAP, arguments)?.map_err(Error::os("mapping an area in the target"))?;
+    for advice in [MADV_DONTFORK, MADV_NOHUGEPAGE] {
+        // Without transparent huge pages in the kernel the second advice is refused: harmless.
+        let _ = worker.call(call::MADVISE, [area.start, length, advice, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+fn watch_area(area: &Range<u64>, descriptor: &Userfaultfd) -> Result<()> {
+    let staging = area.start + SCRATCH_BYTES;
+    descriptor.register(staging, area.end - staging).map_err(Error::os("watching the staging area"))
 }
 
 fn device_error(cause: io::Error) -> Error {

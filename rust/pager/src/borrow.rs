@@ -180,7 +180,10 @@ fn borrow(
     if let Err(cause) = memory.write(room.address(), &home.springboard().code) {
         // Put back what undo_interruption mended; the thread goes on when we let go of it.
         let _ = thread.set_registers(&home);
-        return Err(Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause });
+        return Err(match cause.kind() {
+            ErrorKind::WriteZero => Error::TargetGone(pid),
+            _ => Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause },
+        });
     }
     let armed = home.calling(room.address(), call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
@@ -302,6 +305,12 @@ impl Worker<'_> {
     #[must_use]
     pub fn thread(&self) -> i32 {
         self.tracee.id()
+    }
+
+    /// The target's process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// The target's memory.

@@ -3,6 +3,7 @@
 use crate::attach::{AttachReport, DetachReport, attach, detach};
 use crate::error::{Error, Result};
 use crate::fault_loop;
+use crate::features;
 use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
 use crate::page_out::{PageOutReport, page_out};
@@ -15,6 +16,7 @@ use crate::takeover::{Estate, take_over};
 use crate::target::Target;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::ops::Range;
@@ -56,6 +58,8 @@ impl Engine {
     /// `AlreadyRunning`, `IncompatibleState`, `InvalidSetting`, or what the system refused.
     pub fn start(settings: Settings) -> Result<Self> {
         settings.check()?;
+        raise_descriptor_limit();
+        check_features()?;
         let run_dir = PathBuf::from(&settings.run_dir);
         let lock = lock_run_dir(&run_dir)?;
         let (predecessor, estate) = match keeper::inherit(&run_dir)? {
@@ -72,7 +76,7 @@ impl Engine {
             store,
             spaces: parking_lot::RwLock::new(HashMap::new()),
             queues,
-            inherited: Mutex::new(None),
+            inherited: Mutex::new(HashMap::new()),
             next_id: AtomicU64::new(1),
             counters: Counters::default(),
             service: Histogram::new(),
@@ -255,6 +259,31 @@ impl Drop for Engine {
     }
 }
 
+/// Four descriptors per target: use what the administrator allows.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // A refusal leaves the lower limit, which an attach then runs into with a clear error.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// Refuse at once, by name, what would fail later in the middle of an attach.
+fn check_features() -> Result<()> {
+    for (feature, cause) in features::probe() {
+        if cause.is_empty() || feature == "suspend_seccomp" {
+            continue;
+        }
+        let permission = cause.contains("denied") || cause.contains("CAP_");
+        return Err(if permission {
+            let cause = std::io::Error::other(cause);
+            Error::NotPermitted { what: feature.to_owned(), cause }
+        } else {
+            Error::Unsupported { feature, cause }
+        });
+    }
+    Ok(())
+}
+
 fn lock_run_dir(run_dir: &Path) -> Result<File> {
     DirBuilder::new()
         .recursive(true)
@@ -286,13 +315,9 @@ fn open_store(settings: &Settings, estate: Option<Estate>) -> Result<(Store, Opt
         && let Some(pool) = estate.pool.take()
     {
         let store = Store::take_over(pool)?;
-        let _ = store.lock_in_memory();
         return Ok((store, Some(estate)));
     }
-    let store = Store::create(settings.pool_bytes_max)?;
-    // Best effort: without it a swapping host can slow a fault, never falsify it.
-    let _ = store.lock_in_memory();
-    Ok((store, None))
+    Ok((Store::create(settings.pool_bytes_max)?, None))
 }
 
 fn replace_dead_keeper(

@@ -4,6 +4,7 @@
 //! the modules that see them; an [`Error`] is what the caller did not plan for.  Each variant maps
 //! to exactly one Python exception class of the same name.
 
+use rustix::io::Errno;
 use std::io;
 
 /// Result of an engine operation.
@@ -124,6 +125,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Wrap a failed access to a target's memory: a short one means that the memory is gone.
+    pub fn memory(pid: i32, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |cause| match cause.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => Self::TargetGone(pid),
+            _ => Self::os(what)(cause),
+        }
+    }
+
     /// Name of the Python exception class this becomes.
     #[must_use]
     pub fn class_name(&self) -> &'static str {
@@ -149,8 +158,14 @@ impl Error {
         }
     }
 
-    /// Wrap the kernel's answer to a call of ours.
+    /// Wrap the kernel's answer to a call of ours.  A limit that was reached is not a bug.
     pub fn os(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |cause| Self::Os { what, cause }
+        move |cause| match Errno::from_io_error(&cause) {
+            Some(Errno::MFILE | Errno::NFILE) => Self::NotPermitted {
+                what: format!("{what} (the limit of open descriptors, RLIMIT_NOFILE, is reached)"),
+                cause,
+            },
+            _ => Self::Os { what, cause },
+        }
     }
 }

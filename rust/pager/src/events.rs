@@ -2,7 +2,7 @@
 //!
 //! An event takes effect in the kernel first and is queued afterwards, by the thread that caused
 //! it; it counts as *open* from its effect until we read it.  The kernel refuses every copy and
-//! move while an event is open (`mmap_changing`), so nothing is ever installed on stale ground. 
+//! move while an event is open (`mmap_changing`), so nothing is ever installed on stale ground.
 //! But events of different threads that are open together may be queued in either order: thread A
 //! moves a range away, thread B moves another one onto the freed addresses, and B's event comes
 //! first; or A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
@@ -28,13 +28,12 @@ use crate::shared::{Kit, Shared};
 use crate::space::{Core, Space};
 use crate::stats::increment;
 use crate::sys::pagemap::{Filter, WATCHED};
-use crate::sys::userfaultfd::{Install, MESSAGE_WORDS, Message, decode_message};
+use crate::sys::userfaultfd::{FORK_INODE_WORD, Install, MESSAGE_WORDS, Message, decode_message};
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Set in a move's message once its entries are copied; the kernel leaves these bits clear.
-const COPIED: u64 = 1 << 63;
 
 /// How often to ask again whether an event is still open before leaving the thread that owes it the
 /// CPU.
@@ -137,6 +136,24 @@ impl Space {
         used
     }
 
+    /// In the journal of a killed engine: name the descriptors of forked children by what outlives
+    /// the engine, their inodes, instead of their numbers in its table.
+    pub fn name_children(&self, inode_of_number: impl Fn(RawFd) -> Option<u64>) -> Vec<u64> {
+        let mut named = Vec::new();
+        for message in self.table.journal().chunks_exact(MESSAGE_WORDS) {
+            if let Some(Message::Fork { descriptor, inode }) = load(message) {
+                let inode = if inode == 0 {
+                    inode_of_number(descriptor).unwrap_or(u64::MAX)
+                } else {
+                    inode
+                };
+                message[FORK_INODE_WORD].store(inode, Ordering::Release);
+                named.push(inode);
+            }
+        }
+        named
+    }
+
     /// Whether no event is open; `None` if that cannot be asked (no area of ours is there).
     pub fn is_quiet(&self, kit: &mut Kit) -> Option<bool> {
         let probe = self.header.area.end.checked_sub(PAGE).filter(|_| !self.header.area.is_empty());
@@ -149,9 +166,9 @@ impl Space {
 
     /// Apply the events in the journal.
     ///
-    /// Each message is cleared only after it took effect, and applying one twice does no harm: so
-    /// this is also what a new engine does with the journal of a killed one.
-    pub fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+    /// Each message is cleared only after it took effect, and applying one twice does no harm: a new
+    /// engine goes on with the journal of a killed one.
+    fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
         let messages: Vec<&[AtomicU64]> =
             self.table.journal().chunks_exact(MESSAGE_WORDS).collect();
         loop {
@@ -170,25 +187,18 @@ impl Space {
                 |range| !self.watched(core, range).is_empty(),
             );
             let head = &messages[indices[chosen]][0];
-            self.apply(core, shared, kit, head, batch[chosen]);
+            self.apply(core, shared, kit, batch[chosen]);
             points::pass("event.applied");
             head.store(0, Ordering::Release);
         }
     }
 
-    fn apply(
-        &self,
-        core: &mut Core,
-        shared: &Shared,
-        kit: &mut Kit,
-        head: &AtomicU64,
-        message: Message,
-    ) {
+    fn apply(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, message: Message) {
         match message {
-            Message::Fork { descriptor } => {
+            Message::Fork { descriptor, inode } => {
                 increment(&shared.counters.events_fork);
                 points::pass("fork.read");
-                self.on_fork(core, shared, kit, descriptor);
+                self.on_fork(core, shared, kit, descriptor, inode);
             }
             Message::Remap { from, to, length } => {
                 increment(&shared.counters.events_remap);
@@ -197,7 +207,7 @@ impl Space {
                     to: ByteAddress(to).page(),
                     count: length.div_ceil(PAGE),
                 };
-                self.on_remap(core, shared, head, moved);
+                self.on_remap(core, shared, moved);
             }
             Message::Remove { start, end } => {
                 increment(&shared.counters.events_remove);
@@ -216,10 +226,6 @@ impl Space {
     }
 
     fn clear(&self, core: &mut Core, shared: &Shared, range: Range<u64>) {
-        let area = &self.header.area;
-        if range.start < area.end && area.start < range.end {
-            core.area_lost = true;
-        }
         let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page_up();
         self.table.clear_range(pages, |_, entry| {
             if let Entry::Staged { slot } = entry {
@@ -261,44 +267,25 @@ impl Space {
         core.fresh.sort_by_key(|part| part.start);
     }
 
-    /// Move entries along with their pages.
-    ///
-    /// In two halves with a mark between, so that a killed engine's work can be finished: copying
-    /// twice is harmless until the sources are forgotten, and forgetting twice is always harmless.
-    fn on_remap(&self, core: &mut Core, shared: &Shared, head: &AtomicU64, moved: RecentMove) {
+    /// Move entries along with their pages, but for those that a newcomer has brought.
+    fn on_remap(&self, core: &mut Core, shared: &Shared, moved: RecentMove) {
         if moved.from == moved.to {
             return;
         }
         let source = moved.from.start().0..moved.from.forward(moved.count).start().0;
         let newcomers = self.newcomers(core, &source);
-        let parts: Vec<RecentMove> = region::subtract(source.clone(), &newcomers)
-            .into_iter()
-            .map(|part| RecentMove {
+        for part in region::subtract(source.clone(), &newcomers) {
+            let part = RecentMove {
                 from: ByteAddress(part.start).page(),
                 to: moved.to.forward((part.start - source.start) / PAGE),
                 count: (part.end - part.start) / PAGE,
-            })
-            .collect();
-        if head.load(Ordering::Acquire) & COPIED == 0 {
-            for part in &parts {
-                self.copy_entries(core, shared, part);
-            }
-            head.fetch_or(COPIED, Ordering::AcqRel);
+            };
+            self.move_entries(core, shared, &part);
         }
-        points::pass("event.remap_copied");
-        for part in &parts {
-            self.table.forget_range(part.from, part.count);
-            self.table.for_each(part.to..part.to.forward(part.count), |page, entry| {
-                if let Entry::Staged { slot } = entry
-                    && let Some(place) = core.slots.get_mut(slot as usize)
-                {
-                    place.owner = Some(page);
-                }
-            });
-        }
+        points::pass("event.remap_moved");
         for child in &core.unborn {
             if child.descriptor.watches(moved.to.start().0) == Some(true) {
-                child.follow(shared, moved.from, moved.to, moved.count);
+                child.move_entries(&mut child.core.lock(), shared, &moved);
             }
         }
         core.moves.push(moved);
@@ -314,24 +301,24 @@ impl Space {
         occupied
     }
 
-    fn copy_entries(&self, core: &mut Core, shared: &Shared, part: &RecentMove) {
-        let copied = self.table.copy_range(part.from, part.to, part.count, |_, entry| {
+    fn move_entries(&self, core: &mut Core, shared: &Shared, part: &RecentMove) {
+        let moved = self.table.move_range(part.from, part.to, part.count, |_, entry| {
             if let Entry::Staged { slot } = entry {
                 release_slot(core, shared, slot);
             }
             shared.store.release(&entry);
         });
-        if copied.is_err() {
-            // Only a full table can stop it; what was not copied is lost, loudly.
+        if moved.is_err() {
+            // Only a full table can stop it; what was not moved is lost, loudly.
             increment(&shared.counters.pages_lost);
         }
-    }
-
-    /// In a child that is not served yet: its pages are where `to` is, not where `from` is.
-    fn follow(&self, shared: &Shared, from: PageNumber, to: PageNumber, count: u64) {
-        let mut core = self.core.lock();
-        self.copy_entries(&mut core, shared, &RecentMove { from, to, count });
-        self.table.forget_range(from, count);
+        self.table.for_each(part.to..part.to.forward(part.count), |page, entry| {
+            if let Entry::Staged { slot } = entry
+                && let Some(place) = core.slots.get_mut(slot as usize)
+            {
+                place.owner = Some(page);
+            }
+        });
     }
 
     /// A new child may have been forked before moves that were read earlier: look where its own
@@ -340,7 +327,8 @@ impl Space {
         for moved in core.moves.iter().rev() {
             let at = |page: PageNumber| child.descriptor.watches(page.start().0);
             if at(moved.to) == Some(false) && at(moved.from) == Some(true) {
-                child.follow(shared, moved.to, moved.from, moved.count);
+                let back = RecentMove { from: moved.to, to: moved.from, count: moved.count };
+                child.move_entries(&mut child.core.lock(), shared, &back);
             }
         }
     }

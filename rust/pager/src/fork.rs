@@ -22,20 +22,28 @@ use std::time::Duration;
 impl Space {
     /// Take charge of a forked child.  The parent goes on as soon as the message was read; the
     /// child waits at its first missing page until it is served, after the last open event.
-    pub fn on_fork(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, number: RawFd) {
-        let descriptor = match shared.inherited.lock().as_mut() {
-            // Not among the inherited ones any more: its table was complete, nothing is left to do.
-            Some(inherited) => match inherited.remove(&number) {
-                Some(descriptor) => Userfaultfd::from(descriptor),
-                None => return,
-            },
-            None => match Userfaultfd::from_fork_message(number) {
+    pub fn on_fork(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+        number: RawFd,
+        inode: u64,
+    ) {
+        let descriptor = if inode == 0 {
+            match Userfaultfd::from_fork_message(number) {
                 Ok(descriptor) => descriptor,
                 Err(_) => {
                     increment(&shared.counters.pages_lost);
                     return;
                 }
-            },
+            }
+        } else {
+            // Not among the inherited ones any more: its table was complete, nothing is left to do.
+            match shared.inherited.lock().remove(&inode) {
+                Some(descriptor) => Userfaultfd::from(descriptor),
+                None => return,
+            }
         };
         // A failure here leaves the child without its pages.  It must not run on: with its
         // descriptor closed it would read zeros.  So the descriptor is leaked on purpose, and the

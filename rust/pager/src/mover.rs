@@ -352,12 +352,13 @@ impl<'a, 'w> Mover<'a, 'w> {
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
         }
-        let lost = Error::os("writing to the target's scratch area");
+        let pid = self.space.header.pid;
+        let lost = Error::memory(pid, "writing to the target's scratch area");
         self.worker.memory().write(argument, &bytes).map_err(lost)?;
         match self.worker.call(call::IOCTL, [self.number, UFFDIO_MOVE, argument, 0, 0, 0])? {
             Ok(_) => Ok((length, None)),
             Err(error) => {
-                let lost = Error::os("reading the target's scratch area");
+                let lost = Error::memory(pid, "reading the target's scratch area");
                 self.worker.memory().read(argument, &mut bytes).map_err(lost)?;
                 let moved = i64::from_le_bytes(bytes[32..].try_into().unwrap_or([0; 8]));
                 let refusal = Errno::from_io_error(&error).unwrap_or(Errno::IO);

@@ -185,7 +185,7 @@ struct Rest<'a> {
     bytes: &'a [u8],
 }
 
-/// Deal with the first page of the rest and, if they can go in one call, the pages after it. 
+/// Deal with the first page of the rest and, if they can go in one call, the pages after it.
 /// Returns how many are dealt with, or why none could be.
 fn install_run(
     shared: &Shared,

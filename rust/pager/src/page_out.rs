@@ -14,6 +14,7 @@
 //! with which the kernel refuses to move (EAGAIN); a mapping that is not watched is not scanned.
 
 use crate::address::PAGE_SIZE;
+use crate::attach;
 use crate::borrow::with_worker;
 use crate::error::{Error, Result};
 use crate::mover::{MOVABLE, Mover, Piece};
@@ -78,17 +79,14 @@ pub fn page_out(
     let begin = Instant::now();
     let _operation = space.operation.lock();
     let target = space.target()?;
-    if space.core.lock().area_lost {
-        let why = "the program unmapped AgentZip's area in it".to_owned();
-        return Err(Error::TargetBusy { pid: target.pid, why });
-    }
     let known = space.core.lock().quarantine.len();
     if known > 0 {
         let looks = target::look_at_threads(target.pid);
         space.core.lock().quarantine.judge(known, &looks);
     }
     let mut report = PageOutReport::default();
-    let pieces = plan(shared, space, &target, ranges, keep, &mut report)?;
+    let regions = region::parse(&target::read_maps(target.pid, true)?);
+    let pieces = plan(shared, space, &target, &regions, ranges, keep, &mut report)?;
     if pieces.is_empty() {
         report.elapsed = begin.elapsed();
         return Ok(report);
@@ -99,6 +97,9 @@ pub fn page_out(
         worker_thread = worker.thread();
         report.stop = worker.loan.stop;
         shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
+        if !is_mapped(&space.header.area, &regions) {
+            attach::make_area(worker, &space.header.area, &space.descriptor)?;
+        }
         let mut mover = Mover::open(shared, space, worker, &mut report)?;
         mover.run(pieces)
     });
@@ -111,11 +112,26 @@ pub fn page_out(
     // Faults that this thread read while it had the lock, and could not answer, are the fault
     // thread's again.
     shared.nudge(space.id());
-    if matches!(result, Err(Error::TargetGone(_))) && !space.descriptor.is_alive() {
-        space.set_gone();
-    }
     report.elapsed = begin.elapsed();
-    result.map(|()| report)
+    match result {
+        // Whatever went wrong, it went wrong because there is nobody left.
+        Err(_) if !space.descriptor.is_alive() => {
+            space.set_gone();
+            Err(Error::TargetGone(target.pid))
+        }
+        other => other.map(|()| report),
+    }
+}
+
+/// Whether our area is in the target: a program can unmap it, and so can the last call of a detach
+/// that was cut short.
+fn is_mapped(area: &Range<u64>, regions: &[Region]) -> bool {
+    let covered: u64 = regions
+        .iter()
+        .map(|region| region.range.start.max(area.start)..region.range.end.min(area.end))
+        .map(|part| part.end.saturating_sub(part.start))
+        .sum();
+    covered == area.end - area.start
 }
 
 /// The worker of a failed step finishes its call and exits by itself; nothing moves after that.
@@ -133,19 +149,19 @@ fn plan(
     shared: &Shared,
     space: &Space,
     target: &Target,
+    regions: &[Region],
     ranges: Option<&[Range<u64>]>,
     keep: &[Range<u64>],
     report: &mut PageOutReport,
 ) -> Result<Vec<Piece>> {
-    let regions = region::parse(&target::read_maps(target.pid, true)?);
     let mut kept = keep.to_vec();
-    kept.extend(live_ranges(target, &regions));
+    kept.extend(live_ranges(target, regions));
     kept.sort_by_key(|range| range.start);
     let pagemap = space.pagemap.as_ref().ok_or(Error::NotAttached(target.pid))?;
-    let watched = watch(shared, space, &regions)?;
+    let watched = watch(shared, space, regions)?;
     points::pass("page_out.registered");
     let mut pieces = Vec::new();
-    for region in &regions {
+    for region in regions {
         let decision = region.decide(Some(&space.header.area));
         let ours = decision.kind == region::Kind::Helper;
         if !decision.movable || !watched.contains(&region.range.start) {

@@ -309,18 +309,16 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         });
     }
 
-    /// First half of a move: makes the `count` entries at `to` equal to those at `from`.
+    /// Moves each non-absent entry of the `count` pages at `from` to the same place at `to`.
     ///
-    /// `from` stays as it is, so that the whole move can be done again after a kill: repeat this,
-    /// then [`Self::forget_range`]. `on_drop` gets each non-absent entry of `to` that had to give
-    /// way to a different one. Between the two halves every stored page of the range is
-    /// referenced twice; whoever counts references from the tables after a kill must finish the
-    /// move first.
+    /// `on_drop` gets the entries of `to` that had to give way. A kill leaves one page at most in
+    /// both places; moving again finishes the move, and the copy at the destination is then what
+    /// gives way, with the reference that a count from the tables has given it.
     ///
     /// # Errors
     /// [`Error::Full`] part of the way, [`Error::Overlap`] and [`Error::NoSuchPage`] before any
     /// change.
-    pub fn copy_range(
+    pub fn move_range(
         &self,
         from: PageNumber,
         to: PageNumber,
@@ -335,20 +333,20 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         if from.0.abs_diff(to.0) < count {
             return Err(Error::Overlap(from, to));
         }
-        let mut done = 0;
-        while done < count {
-            let (source, target) = (from.forward(done), to.forward(done));
-            let run = left_in_leaf(source).min(left_in_leaf(target)).min(count - done);
-            self.copy_run(source, target, run, &mut on_drop)?;
-            done += run;
+        let mut entries = Vec::new();
+        self.for_each(from..from.forward(count), |page, entry| entries.push((page, entry)));
+        for (page, entry) in entries {
+            let target = to.forward(page.0 - from.0);
+            let old = self.get(target);
+            if old != Entry::Absent {
+                // Never from one payload to another: see `set`.
+                self.set(target, Entry::Absent)?;
+                on_drop(target, old);
+            }
+            self.set(target, entry)?;
+            self.set(page, Entry::Absent)?;
         }
         Ok(())
-    }
-
-    /// Second half of a move: makes `count` entries absent without reporting them, because the
-    /// destination owns what they referenced.
-    pub fn forget_range(&self, from: PageNumber, count: u64) {
-        self.clear_range(from..from.forward(count), |_, _| {});
     }
 
     /// Number of entries by state. Lock-free; kept up to date by every change.
@@ -480,33 +478,6 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
             }
             page = PageNumber(stop);
         }
-    }
-
-    /// Copies a run that lies within one leaf on both sides.
-    fn copy_run(
-        &self,
-        from: PageNumber,
-        to: PageNumber,
-        run: u64,
-        on_drop: &mut impl FnMut(PageNumber, Entry),
-    ) -> Result<(), Error> {
-        let Some(source) = self.find_leaf(from) else {
-            self.clear_range(to..to.forward(run), on_drop);
-            return Ok(());
-        };
-        for step in 0..run {
-            let (page, target) = (from.forward(step), to.forward(step));
-            let entry = self.read(entry_word(source, page)).unwrap_or(Entry::Lost);
-            let old = self.get(target);
-            if old == entry {
-                continue;
-            }
-            self.set(target, entry)?;
-            if old != Entry::Absent {
-                on_drop(target, old);
-            }
-        }
-        Ok(())
     }
 
     /// Links a zeroed leaf for `page`, and a mid node before it where there is none.

@@ -7,6 +7,7 @@ use crate::borrow::Worker;
 use crate::error::{Error, Result};
 use crate::sys::arch::call;
 use crate::sys::{descriptors, foreign};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -42,9 +43,14 @@ pub fn empty_table(worker: &mut Worker<'_>) -> Result<()> {
 /// The worker is lost, or the kernel refused one of the steps.
 pub fn give(worker: &mut Worker<'_>, scratch: u64, descriptor: BorrowedFd<'_>) -> Result<u64> {
     let arguments = [AF_UNIX, SOCK_SEQPACKET_CLOEXEC, 0, scratch + at::PAIR, 0, 0];
-    worker
-        .call(call::SOCKETPAIR, arguments)?
-        .map_err(Error::os("making a socket pair in the target"))?;
+    worker.call(call::SOCKETPAIR, arguments)?.map_err(|cause| match cause.kind() {
+        // EFAULT: our area went away a moment ago.
+        _ if Errno::from_io_error(&cause) == Some(Errno::FAULT) => Error::TargetBusy {
+            pid: worker.pid(),
+            why: "AgentZip's area in it is gone; the next page out maps it again".to_owned(),
+        },
+        _ => Error::os("making a socket pair in the target")(cause),
+    })?;
     let mut pair = [0u8; 8];
     read(worker, scratch + at::PAIR, &mut pair)?;
     let number = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -67,7 +73,7 @@ pub fn give(worker: &mut Worker<'_>, scratch: u64, descriptor: BorrowedFd<'_>) -
     worker
         .memory()
         .write(scratch, &message)
-        .map_err(Error::os("writing to the target's scratch area"))?;
+        .map_err(Error::memory(worker.pid(), "writing to the target's scratch area"))?;
     let arguments = [theirs as u64, scratch + at::HEADER, MSG_CMSG_CLOEXEC, 0, 0, 0];
     worker
         .call(call::RECVMSG, arguments)?

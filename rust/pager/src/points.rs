@@ -29,7 +29,7 @@ pub const NAMES: &[&str] = &[
     "fault.decoded",
     "fault.installed",
     "event.read",
-    "event.remap_copied",
+    "event.remap_moved",
     "event.applied",
     "fork.read",
     "fork.table_made",

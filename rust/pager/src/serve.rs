@@ -55,6 +55,9 @@ impl Space {
                     answer = Answer::Later;
                     continue;
                 }
+                // Out of descriptors for a forked child, for one: the message stays in the kernel.
+                // Whatever it is, only a dead address space may be let go of.
+                Err(_) if self.descriptor.is_alive() => return Answer::Later,
                 Err(_) => return Answer::Gone,
             }
             if core.pending.is_empty() {

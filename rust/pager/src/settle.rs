@@ -21,6 +21,11 @@ impl Space {
     /// `Later` means that some page could not be placed (memory is short): it stays staged and is
     /// answered from staging when touched.
     pub fn settle(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> Answer {
+        // What was read before must take effect first: a page may have been dropped or moved since.
+        match self.drain(core, shared, kit) {
+            Answer::Done => {}
+            other => return other,
+        }
         let mut staged = Vec::new();
         self.table.for_each(PageNumber(0)..PageNumber(PAGES_END), |page, entry| {
             if let Entry::Staged { slot } = entry {

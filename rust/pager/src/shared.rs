@@ -11,7 +11,7 @@ use crate::store::Store;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::HashMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -146,9 +146,9 @@ pub struct Shared {
     pub spaces: RwLock<HashMap<u64, Arc<Space>>>,
     /// Event queues of the fault threads; a space belongs to the one of its number.
     pub queues: Vec<Queue>,
-    /// Descriptors of forked children by their number in a killed engine, while its journals are
-    /// worked off; `None` at all other times.
-    pub inherited: Mutex<Option<HashMap<RawFd, OwnedFd>>>,
+    /// Descriptors of forked children whose messages a killed engine had read but not applied, by
+    /// inode.
+    pub inherited: Mutex<HashMap<u64, OwnedFd>>,
     /// The next space's number.
     pub next_id: AtomicU64,
     /// Event counts.

@@ -258,8 +258,6 @@ pub struct Core {
     pub unborn: Vec<Arc<Space>>,
     /// Ranges that the program is about to empty.
     pub quarantine: Quarantine,
-    /// The program unmapped or emptied our area: no more page outs.
-    pub area_lost: bool,
 }
 
 /// One managed address space.

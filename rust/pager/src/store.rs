@@ -22,6 +22,7 @@ pub struct Store {
     index: Mutex<PoolIndex>,
     /// References are about to be counted from the tables; until then they are not kept.
     adopting: AtomicBool,
+    warning: Option<String>,
 }
 
 impl Store {
@@ -33,8 +34,7 @@ impl Store {
         let length = bytes_max.next_multiple_of(SPAN_BYTES) as usize;
         let bytes =
             SharedMapping::create(MEMFD_NAME, length).map_err(Error::os("making the pool"))?;
-        let index = Mutex::new(PoolIndex::new(bytes_max));
-        Ok(Self { bytes, index, adopting: AtomicBool::new(false) })
+        Ok(Self::new(bytes, PoolIndex::new(bytes_max), false))
     }
 
     /// Map a pool that another engine left behind.  Its slots are adopted from the tables, then
@@ -47,15 +47,20 @@ impl Store {
             SharedMapping::map(descriptor).map_err(Error::os("mapping the pool of a keeper"))?;
         // Slots may lie anywhere below the former cap; ours comes into force after the adoption.
         let index = PoolIndex::new(bytes.len() as u64);
-        Ok(Self { bytes, index: Mutex::new(index), adopting: AtomicBool::new(true) })
+        Ok(Self::new(bytes, index, true))
     }
 
-    /// Whether the pool's memory could be kept from being swapped.
-    ///
-    /// # Errors
-    /// The kernel's answer; safe to go on.
-    pub fn lock_in_memory(&self) -> std::io::Result<()> {
-        self.bytes.lock_on_touch()
+    fn new(bytes: SharedMapping, index: PoolIndex, adopting: bool) -> Self {
+        let warning = bytes.lock_on_touch().err().map(|cause| {
+            format!("the pool cannot be locked in memory and may be swapped: {cause}")
+        });
+        Self { bytes, index: Mutex::new(index), adopting: AtomicBool::new(adopting), warning }
+    }
+
+    /// What an operator should know: safe to go on, but slower if the host swaps.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// Store encoded bytes; `None` when the pool is at its cap.

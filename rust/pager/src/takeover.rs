@@ -9,6 +9,7 @@
 use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::take_area_out;
 use crate::error::{Error, Result};
+use crate::events::Settled;
 use crate::keeper::Inheritance;
 use crate::page_in::bring_home;
 use crate::page_table::Entry;
@@ -22,10 +23,14 @@ use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::target::{self, Target};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often to look for events that are still open before leaving them to the fault threads.
+const EVENT_TRIES: usize = 400;
 
 /// What was handed over, sorted.
 #[derive(Debug)]
@@ -99,21 +104,24 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
         };
         spaces.push(reopen(table, descriptor.into()));
     }
-    let by_number = estate.userfaultfds.drain().map(|(_, pair)| pair).collect();
-    *shared.inherited.lock() = Some(by_number);
-    let mut kit = Kit::default();
-    let mut children = Vec::new();
+    let numbers: HashMap<RawFd, u64> =
+        estate.userfaultfds.iter().map(|(inode, (number, _))| (*number, *inode)).collect();
+    let mut children = HashSet::new();
     for space in &spaces {
-        let mut core = space.core.lock();
-        space.apply_journal(&mut core, shared, &mut kit);
-        children.append(&mut core.unborn);
+        children.extend(space.name_children(|number| numbers.get(&number).copied()));
     }
-    // What nobody claimed never had a page out: an attach that was not completed.
-    *shared.inherited.lock() = None;
-    for space in spaces.into_iter().map(Arc::new).chain(children) {
-        shared.adopt(space)?;
+    // What nobody claims never had a page out: an attach that was not completed.  It closes here.
+    estate.userfaultfds.retain(|inode, _| children.contains(inode));
+    let inherited = estate.userfaultfds.drain().map(|(inode, (_, owned))| (inode, owned));
+    *shared.inherited.lock() = inherited.collect();
+    for space in spaces {
+        shared.adopt(Arc::new(space))?;
     }
     points::pass("takeover.received");
+    let mut kit = Kit::default();
+    for space in shared.all_spaces() {
+        apply_events(shared, &space, &mut kit);
+    }
     adopt_slots(shared)?;
     for space in shared.all_spaces() {
         settle(shared, &space, &mut kit);
@@ -158,6 +166,27 @@ fn adopt_slots(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
+/// Apply what the dead engine had read, and what is pending; threads that owe an event get some time.
+fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit) {
+    let mut core = space.core.lock();
+    // Until all is settled a staged page may still be where it came from.
+    core.unsettled = true;
+    // What the dead engine knew of calls in progress died with it.
+    core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
+    for _ in 0..EVENT_TRIES {
+        match space.read_messages(&mut core, shared, kit) {
+            Ok(Settled::Yes) => return,
+            Ok(Settled::NotYet) => std::thread::sleep(Duration::from_micros(500)),
+            Err(_) => {
+                if !space.descriptor.is_alive() {
+                    space.set_gone();
+                }
+                return;
+            }
+        }
+    }
+}
+
 fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     if !space.descriptor.is_alive() {
         space.set_gone();
@@ -165,8 +194,6 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     }
     let mut core = space.core.lock();
     core.unsettled = true;
-    // What the dead engine knew of calls in progress died with it.
-    core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
     // On `Later` it stays unsettled, and the housekeeper tries again.
     if space.settle(&mut core, shared, kit) == Answer::Gone {
         return;
@@ -190,7 +217,6 @@ fn finish_detach(shared: &Shared, space: &Space) {
         space.set_gone();
     } else {
         space.table.set_phase(Phase::Attached);
-        space.core.lock().area_lost |= !inside;
     }
 }
 

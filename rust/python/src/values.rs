@@ -64,7 +64,7 @@ impl AttachReport {
             pid,
             stop_us: micros(report.stop),
             attach_us: micros(report.elapsed),
-            warnings: Vec::new(),
+            warnings: report.warnings.clone(),
         }
     }
 }

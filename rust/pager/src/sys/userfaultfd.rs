@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::sync::atomic::AtomicU64;
 
 const UFFD_API: u64 = 0xAA;
+/// Word of a fork message that the kernel leaves zero, where a new engine notes the inode.
+pub const FORK_INODE_WORD: usize = 3;
 /// Words of one `struct uffd_msg` (32 bytes).
 pub const MESSAGE_WORDS: usize = 4;
 
@@ -101,6 +103,8 @@ pub enum Message {
     Fork {
         /// Descriptor number.
         descriptor: RawFd,
+        /// Its inode, if an engine that took over has noted it; else 0.
+        inode: u64,
     },
     /// mremap moved a range.
     Remap {
@@ -138,7 +142,10 @@ pub fn decode_message(words: [u64; MESSAGE_WORDS]) -> Message {
             write: words[1] & 1 != 0,
             thread: (words[3] & 0xFFFF_FFFF) as u32,
         },
-        0x13 => Message::Fork { descriptor: (words[1] & 0x7FFF_FFFF) as RawFd },
+        0x13 => Message::Fork {
+            descriptor: (words[1] & 0x7FFF_FFFF) as RawFd,
+            inode: words[FORK_INODE_WORD],
+        },
         0x14 => Message::Remap { from: words[1], to: words[2], length: words[3] },
         0x15 => Message::Remove { start: words[1], end: words[2] },
         0x16 => Message::Unmap { start: words[1], end: words[2] },
