@@ -8,7 +8,8 @@
 //! first; or A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
 //! - messages are gathered in the journal until no event is open ([`Space::is_quiet`] asks the
-//!   kernel); nothing could be installed before that anyway;
+//!   kernel); nothing could be installed before that anyway.  Meanwhile nothing more is read than
+//!   must be, so that the threads of the program cannot go on and tangle it further;
 //! - then they are applied in queue order, but who moves onto addresses that still have entries
 //!   comes after who leaves them ([`order::choose`]);
 //! - an unmap, or a move away, of addresses that something was just moved *onto* concerns only what
@@ -29,15 +30,22 @@ use crate::space::{Core, Space};
 use crate::stats::increment;
 use crate::sys::pagemap::{Filter, WATCHED};
 use crate::sys::userfaultfd::{FORK_INODE_WORD, Install, MESSAGE_WORDS, Message, decode_message};
+use crate::target;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How often to ask again whether an event is still open before leaving the thread that owes it the
-/// CPU.
-const SPINS: usize = 50;
+/// How often to ask at once whether an event is still open: whose event was read needs some
+/// microseconds to go on.
+const SPINS: usize = 20;
+/// How long to leave a thread that owes an event the CPU before asking again, and how often.
+const NAP: Duration = Duration::from_micros(50);
+const NAPS: usize = 40;
+/// How often to read on while events stay open, before leaving the rest for the next turn.
+const ROUNDS: usize = 64;
 
 /// Whether all that was read could be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +88,7 @@ impl Space {
     ) -> std::io::Result<Settled> {
         let journal = self.table.journal();
         let capacity = journal.len() / MESSAGE_WORDS;
-        let mut spins = 0;
-        loop {
+        for _ in 0..ROUNDS {
             let used = self.take_faults(core);
             let mut count = 0;
             if used < capacity && core.pending.len() < capacity {
@@ -97,12 +104,7 @@ impl Space {
                 continue;
             }
             points::pass("event.read");
-            if held < capacity && self.is_quiet(kit) == Some(false) {
-                spins += 1;
-                if spins > SPINS {
-                    return Ok(Settled::NotYet);
-                }
-                std::hint::spin_loop();
+            if held < capacity && !self.wait_until_quiet(kit) {
                 continue;
             }
             self.apply_journal(core, shared, kit);
@@ -113,10 +115,31 @@ impl Space {
                     increment(&shared.counters.pages_lost);
                 }
             }
-            if count == 0 {
-                return Ok(Settled::Yes);
+        }
+        Ok(Settled::NotYet)
+    }
+
+    /// Wait for open events to be queued, *without* reading them: the threads that wait for us stay
+    /// where they are, so that no more than one event per thread can be open together.  True when
+    /// none is open any more; false when they may be read.
+    fn wait_until_quiet(&self, kit: &mut Kit) -> bool {
+        for _ in 0..SPINS {
+            if self.is_quiet(kit) != Some(false) {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..NAPS {
+            // Who owes an event runs, or waits for a CPU; who has queued it sleeps.
+            if !target::has_running_thread(self.header.pid) {
+                break;
+            }
+            std::thread::sleep(NAP);
+            if self.is_quiet(kit) != Some(false) {
+                return true;
             }
         }
+        self.is_quiet(kit) != Some(false)
     }
 
     /// Note the faults among the messages and clear them away; returns how many places of the

@@ -252,6 +252,14 @@ impl<'a, 'w> Mover<'a, 'w> {
                 }
             }
         }
+        // A page that were moved twice would be lost: whatever the plan says, parts never overlap.
+        moves.sort_by_key(|part| part.part.start);
+        let mut end = 0;
+        moves.retain(|part| {
+            let apart = part.part.start >= end;
+            end = end.max(part.part.end);
+            apart
+        });
         // From here to the end of the correction below a page is in one of two places.
         core.unsettled = true;
         for part in &moves {

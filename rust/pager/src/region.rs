@@ -165,16 +165,23 @@ impl Region {
 }
 
 /// Parse the text of /proc/PID/smaps or /proc/PID/maps.  Lines that are neither are skipped.
+///
+/// The kernel writes that text in pieces, between which the program may move a mapping: what it then
+/// shows twice is cut, so that regions never overlap.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
     for line in text.lines() {
-        if let Some(region) = parse_head(line) {
+        if let Some(mut region) = parse_head(line) {
+            let shown = regions.last().map_or(0, |last| last.range.end);
+            region.range.start = region.range.start.max(shown);
+            region.range.end = region.range.end.max(region.range.start);
             regions.push(region);
         } else if let Some(region) = regions.last_mut() {
             parse_field(line, region);
         }
     }
+    regions.retain(|region| !region.range.is_empty());
     regions
 }
 
@@ -331,6 +338,13 @@ VmFlags: rd ex mr mw me sd
     fn subtract_leaves_the_rest() {
         assert_eq!(vec![0..2, 4..6, 8..10], subtract(0..10, &[2..4, 6..8]));
         assert!(subtract(3..5, &[0..9]).is_empty());
+    }
+
+    #[test]
+    fn a_mapping_shown_twice_is_cut() {
+        let text = "1000-5000 rw-p 0 0:0 0\n3000-8000 rw-p 0 0:0 0\n4000-5000 rw-p 0 0:0 0\n";
+        let ranges: Vec<_> = parse(text).into_iter().map(|region| region.range).collect();
+        assert_eq!(vec![0x1000..0x5000, 0x5000..0x8000], ranges);
     }
 
     #[test]

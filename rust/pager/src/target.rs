@@ -183,6 +183,16 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     Some(Candidate { rank, thread, stack_pointer })
 }
 
+/// Whether some thread runs or waits for a CPU.
+#[must_use]
+pub fn has_running_thread(pid: i32) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter_map(|thread| read_stat(&format!("/proc/{pid}/task/{thread}/stat")))
+        .any(|stat| stat.state == 'R')
+}
+
 /// Look at every thread: could it be in the middle of emptying memory?
 #[must_use]
 pub fn look_at_threads(pid: i32) -> Vec<Look> {
