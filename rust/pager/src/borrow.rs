@@ -220,11 +220,10 @@ fn borrow(
         }
         // The kernel would make the call again by itself after a signal; we try again.
         None if arch::is_restart(result) => Ok(Attempt::Interrupted),
-        None => {
-            let cause = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
-            let what = "making a thread in the target (its process limit?)".to_owned();
-            Err(Error::NotPermitted { what, cause })
-        }
+        None => Err(Error::NotPermitted {
+            what: "making a thread in the target (its process limit?)".to_owned(),
+            cause: io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0)),
+        }),
     }
 }
 

@@ -189,8 +189,8 @@ impl Space {
 
     /// Apply the events in the journal.
     ///
-    /// Each message is cleared only after it took effect, and applying one twice does no harm: a new
-    /// engine goes on with the journal of a killed one.
+    /// Each message is cleared only after it took effect, and applying one twice does no harm: a
+    /// new engine goes on with the journal of a killed one.
     fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
         let messages: Vec<&[AtomicU64]> =
             self.table.journal().chunks_exact(MESSAGE_WORDS).collect();

@@ -223,12 +223,45 @@ impl<'a, 'w> Mover<'a, 'w> {
                 return Ok((Vec::new(), Leftover::again(step.iter().cloned())));
             }
         }
-        let pagemap = space.pagemap.as_ref().ok_or_else(gone)?;
         let mut leftover = Leftover::default();
+        let (moves, slots) = self.plan_step(&core, step, &mut leftover)?;
+        // From here to the end of the correction below a page is in one of two places.
+        core.unsettled = true;
+        for part in &moves {
+            for run in &part.runs {
+                self.mark(&mut core, run, part.slot_of(run.start))?;
+            }
+        }
+        points::pass("page_out.marked");
+        for part in &moves {
+            self.move_part(part, &mut leftover)?;
+        }
+        points::pass("page_out.moved");
+        let filled = self.correct_marks(&mut core, slots, &moves)?;
+        core.unsettled = false;
+        drop(core);
+        points::pass("page_out.settled");
+        self.report.chunks += 1;
+        self.report.pages_moved += filled.len() as u64;
+        let held = began.elapsed();
+        self.shared.hold.record(u64::try_from(held.as_nanos()).unwrap_or(u64::MAX));
+        self.report.hold.push(held);
+        Ok((filled, leftover))
+    }
+
+    /// Which parts of the pieces to move, and how many slots of the staging area they take.
+    fn plan_step<'p>(
+        &self,
+        core: &Core,
+        step: &'p [Piece],
+        leftover: &mut Leftover,
+    ) -> Result<(Vec<Move<'p>>, u64)> {
+        let gone = || Error::TargetGone(self.space.header.pid);
+        let pagemap = self.space.pagemap.as_ref().ok_or_else(gone)?;
         let mut holes = self.keep.clone();
         holes.extend(core.quarantine.ranges());
         holes.sort_by_key(|range| range.start);
-        let mut moves: Vec<Move<'_>> = Vec::new();
+        let mut moves: Vec<Move<'p>> = Vec::new();
         let mut next_slot = 0;
         for piece in step {
             let mut runs = Vec::new();
@@ -260,28 +293,7 @@ impl<'a, 'w> Mover<'a, 'w> {
             end = end.max(part.part.end);
             apart
         });
-        // From here to the end of the correction below a page is in one of two places.
-        core.unsettled = true;
-        for part in &moves {
-            for run in &part.runs {
-                self.mark(&mut core, run, part.slot_of(run.start))?;
-            }
-        }
-        points::pass("page_out.marked");
-        for part in &moves {
-            self.move_part(part, &mut leftover)?;
-        }
-        points::pass("page_out.moved");
-        let filled = self.correct_marks(&mut core, next_slot, &moves)?;
-        core.unsettled = false;
-        drop(core);
-        points::pass("page_out.settled");
-        self.report.chunks += 1;
-        self.report.pages_moved += filled.len() as u64;
-        let held = began.elapsed();
-        self.shared.hold.record(u64::try_from(held.as_nanos()).unwrap_or(u64::MAX));
-        self.report.hold.push(held);
-        Ok((filled, leftover))
+        Ok((moves, next_slot))
     }
 
     /// Pages that are there although the table says that they are out.  Either an event that would

@@ -166,8 +166,8 @@ impl Region {
 
 /// Parse the text of /proc/PID/smaps or /proc/PID/maps.  Lines that are neither are skipped.
 ///
-/// The kernel writes that text in pieces, between which the program may move a mapping: what it then
-/// shows twice is cut, so that regions never overlap.
+/// The kernel writes that text in pieces, between which the program may move a mapping: what it
+/// then shows twice is cut, so that regions never overlap.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();

@@ -166,7 +166,8 @@ fn adopt_slots(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Apply what the dead engine had read, and what is pending; threads that owe an event get some time.
+/// Apply what the dead engine had read, and what is pending; threads that owe an event get some
+/// time.
 fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit) {
     let mut core = space.core.lock();
     // Until all is settled a staged page may still be where it came from.
