@@ -95,16 +95,14 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     // The table comes first: should we die with our area in the target, the next engine knows.
     let table = Table::create(&header, Phase::Attaching)?;
     points::pass("attach.table_made");
-    let (descriptor, stop) = with_worker(target, &memory, shared.settings.limits(), |worker| {
-        let stop = worker.loan.stop;
-        let made = make_descriptor(worker, &header.area);
-        if made.is_err() {
-            // Best effort: the mapping may not exist, or the target may be gone.
-            let length = header.area.end - header.area.start;
-            let _ = worker.call(call::MUNMAP, [header.area.start, length, 0, 0, 0, 0]);
-        }
-        Ok((made?, stop))
-    })?;
+    let made = with_worker(target, &memory, shared.settings.limits(), |worker| {
+        Ok((make_descriptor(worker, &header.area)?, worker.loan.stop))
+    });
+    if made.is_err() {
+        // Nothing of ours stays in a target that was not attached; if this fails too, it is gone.
+        let _ = unmap_area(shared, target, &memory, &header.area);
+    }
+    let (descriptor, stop) = made?;
     shared.stop.record(u64::try_from(stop.as_nanos()).unwrap_or(u64::MAX));
     table.set_descriptor_inode(inode_of(&descriptor));
     table.set_phase(Phase::Attached);
@@ -230,27 +228,38 @@ pub fn take_area_out(shared: &Shared, space: &Space) -> Result<Duration> {
     }
     let target = space.target()?;
     let area = &space.header.area;
+    let watched = space.staging().start;
+    // An unwatched mapping can be removed without an event that somebody must read.
+    let _ = space.descriptor.unregister(watched, area.end - watched);
+    let Some(memory) = space.memory.as_ref() else { return Ok(Duration::ZERO) };
+    let stop = unmap_area(shared, &target, memory, area)?;
+    space.table.clear_area();
+    Ok(stop)
+}
+
+/// Unmap what there is of an area in a target.
+fn unmap_area(
+    shared: &Shared,
+    target: &Target,
+    memory: &ForeignMemory,
+    area: &Range<u64>,
+) -> Result<Duration> {
     let regions = region::parse(&target::read_maps(target.pid, false)?);
-    let ours =
-        |region: &&region::Region| region.range.start < area.end && area.start < region.range.end;
-    let parts: Vec<_> = regions.iter().filter(ours).map(|region| region.range.clone()).collect();
+    let parts: Vec<Range<u64>> = regions
+        .iter()
+        .map(|region| region.range.start.max(area.start)..region.range.end.min(area.end))
+        .filter(|part| !part.is_empty())
+        .collect();
     if parts.is_empty() {
         return Ok(Duration::ZERO);
     }
-    let staging = space.staging();
-    // An unwatched mapping can be removed without an event that somebody must read.
-    let _ = space.descriptor.unregister(staging.start, area.end - staging.start);
-    let Some(memory) = space.memory.as_ref() else { return Ok(Duration::ZERO) };
-    let stop = with_worker(&target, memory, shared.settings.limits(), |worker| {
+    with_worker(target, memory, shared.settings.limits(), |worker| {
         for part in &parts {
-            let part = part.start.max(area.start)..part.end.min(area.end);
             let arguments = [part.start, part.end - part.start, 0, 0, 0, 0];
             worker
                 .call(call::MUNMAP, arguments)?
                 .map_err(Error::os("unmapping the area in the target"))?;
         }
         Ok(worker.loan.stop)
-    })?;
-    space.table.clear_area();
-    Ok(stop)
+    })
 }

@@ -71,8 +71,9 @@ impl RecentMove {
 }
 
 fn load(message: &[AtomicU64]) -> Option<Message> {
-    let words = [0, 1, 2, 3].map(|index: usize| message[index].load(Ordering::Acquire));
-    (words[0] != 0).then(|| decode_message(words))
+    let first = message[0].load(Ordering::Acquire);
+    let word = |index: usize| message[index].load(Ordering::Acquire);
+    (first != 0).then(|| decode_message([first, word(1), word(2), word(3)]))
 }
 
 impl Space {
@@ -89,12 +90,13 @@ impl Space {
         let journal = self.table.journal();
         let capacity = journal.len() / MESSAGE_WORDS;
         for _ in 0..ROUNDS {
-            let used = self.take_faults(core);
+            let used = core.held;
             let mut count = 0;
             if used < capacity && core.pending.len() < capacity {
                 count = self.descriptor.read_into(&journal[used * MESSAGE_WORDS..])?;
             }
-            let held = self.take_faults(core);
+            let held = self.take_faults(core, used + count);
+            core.held = held;
             if held == 0 {
                 // The kernel hands out all it has, up to the room given: a short read was the last.
                 if count < capacity - used {
@@ -108,6 +110,7 @@ impl Space {
                 continue;
             }
             self.apply_journal(core, shared, kit);
+            core.held = 0;
             core.moves.clear();
             core.fresh.clear();
             for child in core.unborn.drain(..) {
@@ -142,11 +145,12 @@ impl Space {
         self.is_quiet(kit) != Some(false)
     }
 
-    /// Note the faults among the messages and clear them away; returns how many places of the
+    /// Note the faults among the first messages and clear them away; returns how many places of the
     /// journal the events still take.
-    fn take_faults(&self, core: &mut Core) -> usize {
+    fn take_faults(&self, core: &mut Core, places: usize) -> usize {
         let mut used = 0;
-        for (index, message) in self.table.journal().chunks_exact(MESSAGE_WORDS).enumerate() {
+        let journal = self.table.journal().chunks_exact(MESSAGE_WORDS);
+        for (index, message) in journal.enumerate().take(places) {
             match load(message) {
                 Some(Message::Fault { address, write, .. }) => {
                     core.pending.push((address, write));
@@ -193,7 +197,7 @@ impl Space {
     /// new engine goes on with the journal of a killed one.
     fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
         let messages: Vec<&[AtomicU64]> =
-            self.table.journal().chunks_exact(MESSAGE_WORDS).collect();
+            self.table.journal().chunks_exact(MESSAGE_WORDS).take(core.held).collect();
         loop {
             let (indices, batch): (Vec<usize>, Vec<Message>) = messages
                 .iter()

@@ -127,7 +127,8 @@ impl Space {
                 (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
             }
             Entry::Pooled(stored) => {
-                if !shared.store.get(&stored, &mut kit.decoder, &mut kit.page.0) {
+                let Kit { decoder, page: out, encoded } = kit;
+                if !shared.store.get(&stored, decoder, &mut encoded.0, &mut out.0) {
                     return self.answer_lost(shared, page, &entry);
                 }
                 points::pass("fault.decoded");

@@ -77,11 +77,14 @@ pub struct Kit {
     pub decoder: Decoder,
     /// The page being put together.
     pub page: Box<PageBuffer>,
+    /// Its encoded bytes.
+    pub encoded: Box<PageBuffer>,
 }
 
 impl Default for Kit {
     fn default() -> Self {
-        Self { decoder: Decoder::new(), page: Box::new(PageBuffer([0; PAGE_SIZE])) }
+        let buffer = || Box::new(PageBuffer([0; PAGE_SIZE]));
+        Self { decoder: Decoder::new(), page: buffer(), encoded: buffer() }
     }
 }
 

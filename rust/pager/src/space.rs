@@ -244,6 +244,8 @@ pub struct Slot {
 pub struct Core {
     /// State of the staging area, by slot number.  Volatile: the table has the truth.
     pub slots: Vec<Slot>,
+    /// How many places of the journal, from its start, may hold events that are not applied yet.
+    pub held: usize,
     /// Faults read but not answered yet: address and whether it was a write.
     pub pending: Vec<(u64, bool)>,
     /// A page out ended in the middle of a move: contents may be in either place.

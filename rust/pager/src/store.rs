@@ -69,11 +69,17 @@ impl Store {
         self.bytes.write(offset, bytes).then_some(offset)
     }
 
-    /// Decode a stored page and check it.  False: it cannot be produced.
+    /// Decode a stored page and check it; `room` is for its encoded bytes.  False: it cannot be
+    /// produced.
     #[must_use]
-    pub fn get(&self, stored: &Stored, decoder: &mut Decoder, page: &mut Page) -> bool {
-        let mut encoded = [0u8; size_of::<Page>()];
-        let Some(encoded) = encoded.get_mut(..usize::from(stored.len)) else { return false };
+    pub fn get(
+        &self,
+        stored: &Stored,
+        decoder: &mut Decoder,
+        room: &mut Page,
+        page: &mut Page,
+    ) -> bool {
+        let Some(encoded) = room.get_mut(..usize::from(stored.len)) else { return false };
         self.bytes.read(stored.offset, encoded)
             && decoder.decode(stored.codec, encoded, page).is_ok()
             && checksum(page) == stored.checksum

@@ -17,7 +17,7 @@ use crate::points;
 use crate::region;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
-use crate::space::{MEMFD_NAME, Phase, Space, Table, inode_of};
+use crate::space::{JOURNAL_MESSAGES, MEMFD_NAME, Phase, Space, Table, inode_of};
 use crate::store;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
@@ -172,6 +172,7 @@ fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit) {
     let mut core = space.core.lock();
     // Until all is settled a staged page may still be where it came from.
     core.unsettled = true;
+    core.held = JOURNAL_MESSAGES;
     // What the dead engine knew of calls in progress died with it.
     core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
     for _ in 0..EVENT_TRIES {
