@@ -41,7 +41,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// How often to ask at once whether an event is still open: whose event was read needs some
 /// microseconds to go on.
 const SPINS: usize = 20;
-/// How long to leave a thread that owes an event the CPU before asking again, and how often.
+/// How long to leave a thread that owes an event the CPU before asking again, and how often in one
+/// turn: the other targets of this fault thread wait meanwhile.
 const NAP: Duration = Duration::from_micros(50);
 const NAPS: usize = 40;
 /// How often to read on while events stay open, before leaving the rest for the next turn.
@@ -89,6 +90,7 @@ impl Space {
     ) -> std::io::Result<Settled> {
         let journal = self.table.journal();
         let capacity = journal.len() / MESSAGE_WORDS;
+        let mut naps = NAPS;
         for _ in 0..ROUNDS {
             let used = core.held;
             let mut count = 0;
@@ -106,7 +108,10 @@ impl Space {
                 continue;
             }
             points::pass("event.read");
-            if held < capacity && !self.wait_until_quiet(kit) {
+            if held < capacity && !self.wait_until_quiet(kit, &mut naps) {
+                if naps == 0 {
+                    return Ok(Settled::NotYet);
+                }
                 continue;
             }
             self.apply_journal(core, shared, kit);
@@ -125,18 +130,16 @@ impl Space {
     /// Wait for open events to be queued, *without* reading them: the threads that wait for us stay
     /// where they are, so that no more than one event per thread can be open together.  True when
     /// none is open any more; false when they may be read.
-    fn wait_until_quiet(&self, kit: &mut Kit) -> bool {
+    fn wait_until_quiet(&self, kit: &mut Kit, naps: &mut usize) -> bool {
         for _ in 0..SPINS {
             if self.is_quiet(kit) != Some(false) {
                 return true;
             }
             std::hint::spin_loop();
         }
-        for _ in 0..NAPS {
-            // Who owes an event runs, or waits for a CPU; who has queued it sleeps.
-            if !target::has_running_thread(self.header.pid) {
-                break;
-            }
+        // Who owes an event runs, or waits for a CPU; who has queued it sleeps.
+        while *naps > 0 && target::has_running_thread(self.header.pid) {
+            *naps -= 1;
             std::thread::sleep(NAP);
             if self.is_quiet(kit) != Some(false) {
                 return true;
