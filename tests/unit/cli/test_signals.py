@@ -15,11 +15,10 @@ from agentzip.cli.signals import Relay
 def child() -> Iterator["subprocess.Popen[bytes]"]:
     """A command that ends with 5 at SIGUSR1, and says when it is ready."""
     script = "trap 'exit 5' USR1 INT; echo ready; read line"
-    # A shell cannot trap what was ignored when it began, and a test run in the background of another
-    # shell ignores Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What was ignored at the start stays so, here and in a shell's traps; a test run in the
+    # background of another shell ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     found = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    signal.signal(signal.SIGINT, before)
     assert found.stdout is not None
     assert b"ready\n" == found.stdout.readline()
     yield found
@@ -28,6 +27,7 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
     found.wait()
     found.stdin.close()
     found.stdout.close()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_is_passed_on(child: "subprocess.Popen[bytes]") -> None:

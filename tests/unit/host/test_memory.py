@@ -1,5 +1,6 @@
 """Memory sizes from a small /proc of our own."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,10 @@ def test_the_overhead_leaves_the_pool_out(root: Path) -> None:
 def test_available_memory_is_read(root: Path) -> None:
     """MemAvailable, in bytes."""
     assert 5 * 1024 == memory_available(root)
+
+
+def test_pages_in_per_cpu_lists_are_available(root: Path) -> None:
+    """Free pages that MemAvailable leaves out count as well."""
+    (root / "proc" / "zoneinfo").write_text("Node 0\n    cpu: 0\n              count: 3\n")
+
+    assert 5 * 1024 + 3 * resource.getpagesize() == memory_available(root)
