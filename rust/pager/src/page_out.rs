@@ -95,6 +95,7 @@ pub fn page_out(
     let mut worker_thread = 0;
     let result = with_worker(&target, memory, shared.settings.limits(), |worker| {
         worker_thread = worker.thread();
+        space.table.set_worker(worker_thread);
         report.stop = worker.loan.stop;
         shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
         if !is_mapped(&space.header.area, &regions) {
@@ -103,6 +104,9 @@ pub fn page_out(
         let mut mover = Mover::open(shared, space, worker, &mut report)?;
         mover.run(pieces)
     });
+    if result.is_ok() {
+        space.table.set_worker(0);
+    }
     if result.is_err() || space.core.lock().unsettled {
         wait_for_end(target.pid, worker_thread);
         let mut core = space.core.lock();
@@ -135,7 +139,7 @@ fn is_mapped(area: &Range<u64>, regions: &[Region]) -> bool {
 }
 
 /// The worker of a failed step finishes its call and exits by itself; nothing moves after that.
-fn wait_for_end(pid: i32, thread: i32) {
+pub fn wait_for_end(pid: i32, thread: i32) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while std::path::Path::new(&format!("/proc/{pid}/task/{thread}")).exists()
         && Instant::now() < deadline

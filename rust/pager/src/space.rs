@@ -54,6 +54,7 @@ mod word {
     pub const PARENT: usize = 7;
     pub const AREA_START: usize = 8;
     pub const AREA_END: usize = 9;
+    pub const WORKER: usize = 10;
     pub const JOURNAL: usize = 64;
 }
 
@@ -209,6 +210,17 @@ impl Table {
     /// Remember which userfaultfd belongs to this table.
     pub fn set_descriptor_inode(&self, inode: u64) {
         self.word(word::DESCRIPTOR_INODE).store(inode, Ordering::Release);
+    }
+
+    /// Remember the thread that moves pages for us in the target, 0 for none.
+    pub fn set_worker(&self, thread: i32) {
+        self.word(word::WORKER).store(thread as u64, Ordering::Release);
+    }
+
+    /// The thread that moved pages when the engine was killed: it finishes one call and exits.
+    #[must_use]
+    pub fn worker(&self) -> i32 {
+        self.word(word::WORKER).load(Ordering::Acquire) as i32
     }
 
     /// Forget our area in the target.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::events::Settled;
 use crate::keeper::Inheritance;
 use crate::page_in::bring_home;
+use crate::page_out::wait_for_end;
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
@@ -193,6 +194,10 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     if !space.descriptor.is_alive() {
         space.set_gone();
         return;
+    }
+    if space.table.worker() != 0 {
+        wait_for_end(space.header.pid, space.table.worker());
+        space.table.set_worker(0);
     }
     let mut core = space.core.lock();
     core.unsettled = true;
