@@ -12,7 +12,7 @@ from agentzip.selftest.stage import Stage
 
 __all__ = ["interrupted_waits"]
 
-_OPS = 850_000
+_OPS = 900_000
 _OPS_WITH_FORKS = 200_000
 _OPS_WITH_MOVES = 80_000
 """Together more than a million operations in each run of the tests."""

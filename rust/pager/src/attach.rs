@@ -30,6 +30,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const PROT_READ_WRITE: u64 = 3;
 /// MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE.
 const MAP_AREA: u64 = 0x02 | 0x20 | 0x4000 | 0x10_0000;
+/// Descriptors that an attach takes, for good or for a moment.
+const DESCRIPTORS_NEEDED: u64 = 16;
 /// Descriptors that should stay free for forked children.
 const DESCRIPTORS_SPARE: u64 = 64;
 const MADV_DONTFORK: u64 = 10;
@@ -70,6 +72,7 @@ pub struct DetachReport {
 pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     let begin = Instant::now();
     let pid = target.pid;
+    let few_descriptors = check_descriptors()?;
     let permission = |what: &str| {
         let what = format!("{what} of pid {pid}");
         move |cause: io::Error| match cause.kind() {
@@ -110,17 +113,25 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
     let space = Space::new(table, descriptor, Some(target), Some(memory), Some(pagemap));
     shared.adopt(Arc::new(space))?;
     let mut warnings: Vec<String> = shared.store.warning().map(str::to_owned).into_iter().collect();
-    warnings.extend(descriptor_warning());
+    warnings.extend(few_descriptors);
     Ok(AttachReport { warnings, stop, elapsed: begin.elapsed() })
 }
 
-/// A forked child needs two descriptors at the moment of the fork; without them it waits.
-fn descriptor_warning() -> Option<String> {
-    let limit = getrlimit(Resource::Nofile).current?;
-    let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
-    (used + DESCRIPTORS_SPARE > limit).then(|| {
+/// Refuse before anything is touched when descriptors run out, and warn when they are few: a forked
+/// child needs two at the moment of the fork, and waits without them.
+fn check_descriptors() -> Result<Option<String>> {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(None) };
+    // A directory that cannot be listed is the limit itself.
+    let used = std::fs::read_dir("/proc/self/fd").map_or(limit, |list| list.count() as u64);
+    if used + DESCRIPTORS_NEEDED > limit {
+        let what = format!(
+            "attaching with {used} of {limit} descriptors in use: raise RLIMIT_NOFILE (ulimit -n)"
+        );
+        return Err(Error::NotPermitted { what, cause: rustix::io::Errno::MFILE.into() });
+    }
+    Ok((used + DESCRIPTORS_SPARE > limit).then(|| {
         format!("{used} of {limit} descriptors are in use: children of targets may have to wait")
-    })
+    }))
 }
 
 fn make_descriptor(worker: &mut Worker<'_>, area: &Range<u64>) -> Result<Userfaultfd> {
