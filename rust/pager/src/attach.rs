@@ -8,7 +8,7 @@
 use crate::address::PAGE_SIZE;
 use crate::borrow::{Worker, with_worker};
 use crate::error::{Error, Result};
-use crate::page_in::bring_home;
+use crate::page_in::bring_all_home;
 use crate::passage;
 use crate::points;
 use crate::region;
@@ -204,7 +204,7 @@ pub fn detach(shared: &Shared, space: &Space, memory_floor: u64) -> Result<Detac
     let _operation = space.operation.lock();
     let mut report = DetachReport::default();
     space.table.set_phase(Phase::Detaching);
-    match bring_home(shared, space, None, memory_floor) {
+    match bring_all_home(shared, space, memory_floor) {
         Ok(home) => report.pages_in = home.pages_in,
         Err(Error::NotEnoughMemory { bytes_out, .. }) => {
             report.pages_out = bytes_out / PAGE;

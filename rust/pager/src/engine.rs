@@ -209,7 +209,11 @@ impl Engine {
             Err(Error::TargetGone(_)) if space.header.pid == 0 => PageInReport::default(),
             other => other?,
         };
-        if space.header.pid == 0 && space.pages_out() == 0 {
+        let home = {
+            let _core = space.core.lock();
+            space.pages_away() == 0
+        };
+        if space.header.pid == 0 && home {
             self.shared.forget(&space);
         }
         Ok(report)

@@ -24,6 +24,8 @@ const BATCH_PAGES: usize = 64;
 const MEMORY_CHECK: usize = 64;
 /// How long to try one batch while the program keeps changing its address space or memory is short.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Passes over a target that keeps moving mappings before a detach gives up.
+const PASSES: usize = 100;
 /// How long to leave it alone between two tries.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -64,6 +66,30 @@ pub fn page_in(
 ) -> Result<PageInReport> {
     let _operation = space.operation.lock();
     bring_home(shared, space, ranges, memory_floor)
+}
+
+/// Bring home everything, for good: a program that moves a mapping meanwhile can carry pages past a
+/// single pass.  Only when the table says that nothing is away may the target be let go of.
+///
+/// # Errors
+/// As [`page_in`]; `TargetBusy` when the program moves faster than we look.
+pub fn bring_all_home(shared: &Shared, space: &Space, memory_floor: u64) -> Result<PageInReport> {
+    let mut total = bring_home(shared, space, None, memory_floor)?;
+    for _ in 0..PASSES {
+        let core = space.core.lock();
+        if space.pages_away() == 0 {
+            return Ok(total);
+        }
+        drop(core);
+        let pass = bring_home(shared, space, None, memory_floor)?;
+        total.pages_in += pass.pages_in;
+        total.pages_present += pass.pages_present;
+        total.pages_lost += pass.pages_lost;
+        total.pages_out = pass.pages_out;
+        total.elapsed += pass.elapsed;
+    }
+    let why = "it moves its mappings faster than their pages can be brought home".to_owned();
+    Err(Error::TargetBusy { pid: space.header.pid, why })
 }
 
 /// [`page_in`] for a caller that holds the operation lock.

@@ -363,6 +363,13 @@ impl Space {
         counts.pooled + counts.same + counts.staged + counts.lost
     }
 
+    /// Pages whose contents only we have.
+    #[must_use]
+    pub fn pages_away(&self) -> u64 {
+        let counts = self.table.counts();
+        counts.pooled + counts.same + counts.staged
+    }
+
     /// Read a staged page, if it is there.
     #[must_use]
     pub fn read_slot(&self, slot: u64, page: &mut [u8]) -> bool {

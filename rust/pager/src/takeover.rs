@@ -11,7 +11,7 @@ use crate::attach::take_area_out;
 use crate::error::{Error, Result};
 use crate::events::Settled;
 use crate::keeper::Inheritance;
-use crate::page_in::bring_home;
+use crate::page_in::bring_all_home;
 use crate::page_out::wait_for_end;
 use crate::page_table::Entry;
 use crate::points;
@@ -219,7 +219,7 @@ fn finish_detach(shared: &Shared, space: &Space) {
     let inside = regions.is_ok_and(|regions| {
         regions.iter().any(|region| region.range.start < area.end && area.start < region.range.end)
     });
-    if !inside && bring_home(shared, space, None, 0).is_ok_and(|report| report.pages_out == 0) {
+    if !inside && bring_all_home(shared, space, 0).is_ok() {
         shared.forget(space);
         space.set_gone();
     } else {
