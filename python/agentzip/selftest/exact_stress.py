@@ -2,10 +2,11 @@
 Exactness under load: random address-space changes, interrupted waits, and a busy control plane.
 """
 
+import contextlib
 import threading
 import time
 
-from agentzip.errors import AgentZipError
+from agentzip.errors import AgentZipError, TargetBusy
 from agentzip.selftest.exact_memory import expect
 from agentzip.selftest.registry import CheckFailed, check
 from agentzip.selftest.stage import Stage
@@ -18,6 +19,7 @@ _OPS_WITH_MOVES = 80_000
 """Together more than a million operations in each run of the tests."""
 
 _PAGE_OUTS = 200
+_DETACH_SECONDS = 6.0
 
 
 def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
@@ -76,6 +78,36 @@ def stress_forks(stage: Stage) -> None:
 def stress_moves(stage: Stage) -> None:
     """Threads move mappings to places that others have just left: events come out of order."""
     _stress(stage, _OPS_WITH_MOVES, 13, "--moves", "on")
+
+
+@check("exact/detach-under-moves", 90)
+def detach_under_moves(stage: Stage) -> None:
+    """Nothing is left away when a program that moves its mappings is detached again and again."""
+    engine = stage.open(algorithm="lz4")
+    target = stage.start(
+        *(stage.program("stress"), "--ops", str(10**9), "--threads", "1", "--seed", "14"),
+        verify="",
+    )
+    detached = moved = 0
+    deadline = time.monotonic() + _DETACH_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            engine.attach(target.pid)
+        except TargetBusy:
+            continue
+        with contextlib.suppress(TargetBusy):
+            moved += engine.page_out(target.pid).pages_moved
+        while True:
+            with contextlib.suppress(TargetBusy):
+                if engine.detach(target.pid).complete:
+                    break
+        detached += 1
+    target.send("finish")
+    line = target.read_line(30, "finish")
+    stage.note(f"{line}; {detached} detaches, {moved} pages moved")
+    expect(line.split()[4] == "0", f"wrong pages: {line}\n{target.errors()}")
+    expect(detached > 10, f"only {detached} detaches")
+    expect(target.wait(10) == 0, "the target ended badly")
 
 
 @check("exact/interrupted-waits", 90)
