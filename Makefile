@@ -62,7 +62,7 @@ bench: .venv/stamp-built ## figures beside the kernel's own, as a table and JSON
 
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────
 test: setup ## all tests: Rust, then pytest; ARGS="-k word" goes to pytest
-	@cargo test --quiet --locked --release -p agentzip-pager
+	@cargo test --quiet --release -p agentzip-pager
 	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
 lint: .venv/stamp-built ## ruff, mypy, layers, rustfmt, clippy; all must be silent
@@ -71,7 +71,7 @@ lint: .venv/stamp-built ## ruff, mypy, layers, rustfmt, clippy; all must be sile
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports >.venv/layers.log 2>&1 || { cat .venv/layers.log >&2; exit 1; }
 	@cargo fmt --all --check
-	@cargo clippy --quiet --locked --release --workspace --all-targets -- -D warnings
+	@cargo clippy --quiet --release --workspace --all-targets -- -D warnings
 
 fmt: .venv/stamp-built ## format Python and Rust in place
 	@$(BIN)/ruff check --quiet --fix --exit-zero .
