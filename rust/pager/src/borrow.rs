@@ -165,7 +165,7 @@ fn borrow(
 ) -> Result<Attempt> {
     let pid = target.pid;
     let gone = |_: io::Error| Error::TargetGone(pid);
-    let thread = Tracee::seize(candidate.thread, target.seccomp != 0)
+    let thread = Tracee::seize(candidate.thread, candidate.filtered)
         .map_err(|cause| seize_error(pid, cause))?;
     points::pass("borrow.seized");
     let begin = Instant::now();

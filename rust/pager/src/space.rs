@@ -281,8 +281,6 @@ pub struct Space {
     pub header: Header,
     /// Command name, for people.
     pub command: String,
-    /// Seccomp mode of the target when it was attached.
-    pub seccomp: u32,
     /// The descriptor that its faults and events come through.
     pub descriptor: Userfaultfd,
     /// Its memory; `None` for a child we know no pid of.
@@ -321,7 +319,6 @@ impl Space {
         let slots = (slots / PAGE_SIZE as u64) as usize;
         Self {
             command: target.map_or_else(String::new, |target| target.command.clone()),
-            seccomp: target.map_or(0, |target| target.seccomp),
             header,
             descriptor,
             memory,

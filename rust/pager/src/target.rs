@@ -32,6 +32,8 @@ pub struct Candidate {
     pub thread: i32,
     /// Stack pointer where it sleeps, 0 if it runs.
     pub stack_pointer: u64,
+    /// It has a seccomp filter: each thread may have its own.
+    pub filtered: bool,
 }
 
 /// Process flag of kernel threads (include/linux/sched.h).
@@ -180,7 +182,9 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
         ('T', _) => 3,
         _ => 1,
     };
-    Some(Candidate { rank, thread, stack_pointer })
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let filtered = status_number(&status, "Seccomp").unwrap_or(0) != 0;
+    Some(Candidate { rank, thread, stack_pointer, filtered })
 }
 
 /// Whether some thread runs or waits for a CPU.

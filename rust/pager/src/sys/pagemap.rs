@@ -12,16 +12,10 @@ const PAGEMAP_SCAN: u64 = (3 << 30) | (96 << 16) | ((b'f' as u64) << 8) | 16;
 
 /// The page lies in a mapping that a userfaultfd watches in async write-protect mode.
 pub const WATCHED: u64 = 1 << 0;
-/// The page was written since it was last armed.
-pub const WRITTEN: u64 = 1 << 1;
-/// The page belongs to a file or to shared memory.
-pub const FILE: u64 = 1 << 2;
 /// The page is in memory.
 pub const PRESENT: u64 = 1 << 3;
 /// The page is in swap.
 pub const SWAPPED: u64 = 1 << 4;
-/// The page is the kernel's zero page.
-pub const ZERO: u64 = 1 << 5;
 /// The page is a guard (MADV_GUARD_INSTALL).
 pub const GUARD: u64 = 1 << 8;
 
