@@ -34,6 +34,9 @@ class EngineSettings:
         stop_limit_us: int = 20_000,
         chunk_pages: int = 1024,
         crash_at: str | None = None,
+        deduplicate: bool = True,
+        swap_path: str | None = None,
+        swap_bytes_max: int = 0,
     ) -> None:
         """
         Args:
@@ -46,6 +49,9 @@ class EngineSettings:
             chunk_pages: Pages moved per step of a page out, 16..2048.
             crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point
                 (tests only).
+            deduplicate: Equal pages of a trust domain share one slot of the pool.
+            swap_path: File that the coldest pages may be written to, encrypted; None for none.
+            swap_bytes_max: Most bytes of that file.
 
         Raises:
             InvalidSetting: a value is out of its range; the message names it.
@@ -69,6 +75,8 @@ class PageOutReport:
     pages_clean: int
     """Of those stored, pages whose kept copy was still right: nothing was encoded."""
     pages_same_filled: int
+    pages_deduplicated: int
+    """Of those stored, pages whose contents another slot of the trust domain held already."""
     pages_raw: int
     pages_returned: int
     """Pages the target touched before they were stored; answered from staging."""
@@ -137,6 +145,80 @@ class SpaceStatus:
     """Faults on never-populated pages, answered with zero pages."""
 
 @final
+class Training:
+    """A dictionary that was trained and kept."""
+
+    id: int
+    bytes: int
+    pages_sampled: int
+    gain: float
+    """Encoded size of held-out pages without the dictionary, divided by that with it."""
+    cpu_us: float
+
+@final
+class DictionaryInfo:
+    id: int
+    name: str
+    domain: str
+    """Hash of the trust domain whose pages made it; empty for one that anybody may use."""
+    bytes: int
+    uses: int
+    """Stored pages that need it."""
+    dropped: bool
+    """Not offered for new pages any more; it goes with its last page."""
+
+@final
+class RecodeReport:
+    """What a background pass over the stored pages of one target did."""
+
+    pid: int
+    pages_seen: int
+    """Stored pages that the tier could improve; each was decoded and tried."""
+    pages_recoded: int
+    pages_delta: int
+    """Of those recoded, pages stored as a difference to similar ones."""
+    bytes_before: int
+    """Encoded bytes of the pages recoded, before; `bytes_after` the same, now."""
+    bytes_after: int
+    cpu_us: float
+    done: bool
+    """The whole target was passed; if not, the next call goes on where this one ended."""
+    preempted: bool
+    """The pass gave way to a fault of the target or to another operation on it."""
+
+@final
+class CompactReport:
+    pages_moved: int
+    bytes_before: int
+    """Memory of the pool before; `bytes_after` the same, now."""
+    bytes_after: int
+    cpu_us: float
+    done: bool
+
+@final
+class SpillReport:
+    """What a spill to the disk tier did."""
+
+    pid: int
+    pages_spilled: int
+    bytes_spilled: int
+    """Pool bytes that those pages gave up."""
+    cpu_us: float
+    stopped: str
+    """Why it ended early, in words; empty if it did not. Nothing is lost then."""
+
+@final
+class CensusRow:
+    """Pages of a target that are out, of one class of memory and in one encoding."""
+
+    class_name: str
+    codec: str
+    """`raw`, `lz4`, `zstd`, `zstd-dict`, `cold`, `delta`, `swap`, or `same` (same-filled)."""
+    pages: int
+    bytes: int
+    """Encoded bytes; a slot that several pages share counts for each."""
+
+@final
 class Latency:
     """A latency distribution, recorded since the engine started or `reset_stats`."""
 
@@ -154,9 +236,20 @@ class EngineStats:
     """Encoded bytes in live slots."""
     pool_bytes_max: int
     pool_slots: int
+    pool_waste_bytes: int
+    """Memory of the pool that holds no encoded byte: rounding, and free parts of spans."""
     table_bytes: int
+    index_bytes: int
+    """Memory of the books on slots and of what finds equal and similar pages."""
+    dictionary_bytes: int
+    """Memory of dictionaries and layouts, with their decoding tables."""
+    swap_bytes: int
+    """Bytes of the swap file that are taken."""
+    swap_bytes_max: int
     faults: int
     faults_zero: int
+    faults_swap: int
+    """Faults answered from the disk tier."""
     faults_already_present: int
     """EEXIST answers: the page was home already; the toucher was woken explicitly."""
     faults_retried: int
@@ -185,6 +278,8 @@ class Region:
     """
     `heap`, `anonymous`, `stack`, `file`, `file-private-written`, `shared`, `special` or `helper`.
     """
+    class_name: str
+    """What it holds, as far as can be told: `interpreter heap`, `v8 heap`, `array`, ..."""
     resident_bytes: int
     out_bytes: int
     movable: bool
@@ -220,13 +315,18 @@ class Engine:
     def adopted(self) -> list[int]:
         """Pids of targets taken over at start."""
 
-    def attach(self, pid: int, start_time: int | None = None) -> AttachReport:
+    def attach(
+        self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
+    ) -> AttachReport:
         """
         Borrow a process: from now on its memory can be paged out.
 
         Args:
             pid: Process (thread group) id.
             start_time: If given, the `TargetInfo.start_time` the pid must still have.
+            domain: Trust domain; equal pages, similar pages and trained dictionaries are shared
+                inside one only.
+            image: What it was made from; targets of one image resemble each other.
 
         Raises:
             NoSuchProcess, PidReused, NotPermitted, AlreadyTraced, OwnProcess, KernelThread,
@@ -269,6 +369,125 @@ class Engine:
         Raises:
             NotAttached.
         """
+
+    def train(
+        self,
+        pid: int,
+        *,
+        name: str = "trained",
+        bytes_max: int = 262_144,
+        pages_max: int = 8_000,
+        normalised: bool = False,
+    ) -> Training:
+        """
+        Train a dictionary from a target's own pages, resident and stored, and keep it.
+
+        It lives in shared memory as long as pages need it, also across a kill -9 of this process.
+
+        Args:
+            pid: An attached target.
+            name: What people will see.
+            bytes_max: Largest dictionary.
+            pages_max: Most pages to sample.
+            normalised: For the cold tier: addresses are replaced by region and offset first.
+
+        Raises:
+            NotAttached; InvalidSetting: there are too few pages.
+        """
+
+    def add_dictionary(self, data: bytes, *, name: str) -> int:
+        """
+        Keep a dictionary that any target may use; returns its id.
+
+        Raises:
+            InternalError: the bytes are no zstd dictionary.
+        """
+
+    def use_dictionary(self, pid: int, dictionary_id: int | None = None) -> None:
+        """
+        Choose what the next page outs of a target encode with; None for no dictionary.
+
+        Raises:
+            NotAttached; InvalidSetting: no such dictionary, or one of another trust domain.
+        """
+
+    def measure_dictionary(self, pid: int, dictionary_id: int) -> float:
+        """
+        Encoded size of a sample of the target's pages without a dictionary, divided by that with it.
+
+        Raises:
+            NotAttached; InvalidSetting: no such dictionary, or one of another trust domain.
+        """
+
+    def drop_dictionary(self, dictionary_id: int) -> None:
+        """
+        Offer a dictionary no more; it lives until its last page is gone.
+
+        Raises:
+            InvalidSetting: there is no such dictionary.
+        """
+
+    def dictionaries(self) -> list[DictionaryInfo]: ...
+    def dictionary_bytes(self, dictionary_id: int) -> bytes:
+        """
+        The bytes of a dictionary, for saving it.
+
+        Raises:
+            InvalidSetting: there is no such dictionary.
+        """
+
+    def recode(
+        self,
+        pid: int,
+        *,
+        tier: str = "cold",
+        dictionary_id: int | None = None,
+        peer: int | None = None,
+        budget_us: int | None = None,
+    ) -> RecodeReport:
+        """
+        Make the stored pages of a target smaller, at the lowest priority.
+
+        Gives way to faults of the target and to other operations on it; call again to go on.
+
+        Args:
+            pid: An attached target.
+            tier: `warm` (a dictionary), `cold` (a dictionary at a high level, and differences to
+                similar pages) or `frozen` (the same at the highest level).
+            dictionary_id: What independent pages are encoded with.
+            peer: A target of the same trust domain whose pages may lead, too.
+            budget_us: Stop after this time; None passes the whole target.
+
+        Raises:
+            NotAttached; InvalidSetting: tier, dictionary or peer cannot be.
+        """
+
+    def compact(self, budget_us: int | None = None) -> CompactReport:
+        """Give pool memory that is half empty back to the host."""
+
+    def spill(self, pid: int, *, pages_max: int | None = None) -> SpillReport:
+        """
+        Write stored pages of a target to the swap file, encrypted.
+
+        Each is flushed, read back and compared before the pool gives it up.
+
+        Raises:
+            NotAttached; InvalidSetting: there is no swap file.
+        """
+
+    def losses(self) -> list[str]:
+        """Why pages could not be produced, the last ones; each toucher got SIGBUS."""
+
+    def census(self, pid: int) -> list[CensusRow]:
+        """
+        Count what of a target is out, by class of memory and by codec.
+
+        Raises:
+            NotAttached.
+        """
+
+    def release_caches(self) -> None:
+        """Drop what finds equal and similar pages; it is made again when needed."""
 
     def page_in_space(self, space_id: int) -> PageInReport:
         """Bring home all pages of one space by its id (forked children have no pid here)."""

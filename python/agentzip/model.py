@@ -18,15 +18,21 @@ __all__ = [
     "ALGORITHMS",
     "MEMORY_FLOOR_BYTES",
     "AttachReport",
+    "CensusRow",
+    "CompactReport",
     "DetachReport",
+    "DictionaryInfo",
     "EngineStats",
     "Latency",
     "PageInReport",
     "PageOutReport",
+    "RecodeReport",
     "Region",
     "Settings",
     "SpaceStatus",
+    "SpillReport",
     "TargetInfo",
+    "Training",
     "from_mapping",
     "from_object",
 ]
@@ -62,6 +68,12 @@ class Settings:
     """Pages moved per step of a page out, 16 to 2048."""
     crash_at: str | None = None
     """Fault injection for tests: `NAME` or `NAME:N`."""
+    deduplicate: bool = True
+    """Equal pages of a trust domain share one slot of the pool."""
+    swap_path: Path | None = None
+    """File that the coldest pages may be written to, encrypted; None for none."""
+    swap_bytes_max: int = 0
+    """Most bytes of that file."""
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -110,6 +122,7 @@ class PageOutReport:
     pages_stored: int
     pages_clean: int
     pages_same_filled: int
+    pages_deduplicated: int
     pages_raw: int
     pages_returned: int
     pages_pinned: int
@@ -169,6 +182,76 @@ class SpaceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """A dictionary that was trained and kept."""
+
+    id: int
+    bytes: int
+    pages_sampled: int
+    gain: float
+    cpu_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryInfo:
+    """One dictionary that an engine holds."""
+
+    id: int
+    name: str
+    domain: str
+    bytes: int
+    uses: int
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecodeReport:
+    """What a background pass over the stored pages of one target did."""
+
+    pid: int
+    pages_seen: int
+    pages_recoded: int
+    pages_delta: int
+    bytes_before: int
+    bytes_after: int
+    cpu_us: float
+    done: bool
+    preempted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction of the pool did."""
+
+    pages_moved: int
+    bytes_before: int
+    bytes_after: int
+    cpu_us: float
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpillReport:
+    """What a spill to the disk tier did."""
+
+    pid: int
+    pages_spilled: int
+    bytes_spilled: int
+    cpu_us: float
+    stopped: str
+
+
+@dataclass(frozen=True, slots=True)
+class CensusRow:
+    """Pages of a target that are out, of one class of memory and in one encoding."""
+
+    class_name: str
+    codec: str
+    pages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Latency:
     """A latency distribution in microseconds."""
 
@@ -187,9 +270,15 @@ class EngineStats:
     pool_payload_bytes: int
     pool_bytes_max: int
     pool_slots: int
+    pool_waste_bytes: int
     table_bytes: int
+    index_bytes: int
+    dictionary_bytes: int
+    swap_bytes: int
+    swap_bytes_max: int
     faults: int
     faults_zero: int
+    faults_swap: int
     faults_already_present: int
     faults_retried: int
     pages_lost: int
@@ -213,6 +302,7 @@ class Region:
     protection: str
     name: str
     kind: str
+    class_name: str
     resident_bytes: int
     out_bytes: int
     movable: bool

@@ -22,7 +22,9 @@ class Pager(Protocol):
     def adopted(self) -> list[int]:
         """Pids of targets taken over from a keeper at start."""
 
-    def attach(self, pid: int, start_time: int | None = None) -> model.AttachReport:
+    def attach(
+        self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
+    ) -> model.AttachReport:
         """Borrow a process; raises the exact reason if it is refused."""
 
     def page_out(
@@ -43,6 +45,61 @@ class Pager(Protocol):
         self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES
     ) -> model.DetachReport:
         """Bring everything home and remove every trace."""
+
+    def train(
+        self,
+        pid: int,
+        *,
+        name: str = "trained",
+        bytes_max: int = 262_144,
+        pages_max: int = 8_000,
+        normalised: bool = False,
+    ) -> model.Training:
+        """Train a dictionary from a target's own pages and keep it."""
+
+    def add_dictionary(self, data: bytes, *, name: str) -> int:
+        """Keep a dictionary that any target may use."""
+
+    def use_dictionary(self, pid: int, dictionary_id: int | None = None) -> None:
+        """Choose what the next page outs of a target encode with."""
+
+    def measure_dictionary(self, pid: int, dictionary_id: int) -> float:
+        """What a dictionary gains on a sample of the target's pages."""
+
+    def drop_dictionary(self, dictionary_id: int) -> None:
+        """Offer a dictionary no more; it lives until its last page is gone."""
+
+    def dictionaries(self) -> list[model.DictionaryInfo]:
+        """Every dictionary that is offered or still needed."""
+
+    def dictionary_bytes(self, dictionary_id: int) -> bytes:
+        """The bytes of a dictionary, for saving it."""
+
+    def recode(
+        self,
+        pid: int,
+        *,
+        tier: str = "cold",
+        dictionary_id: int | None = None,
+        peer: int | None = None,
+        budget_us: int | None = None,
+    ) -> model.RecodeReport:
+        """Make the stored pages of a target smaller, in the background."""
+
+    def compact(self, budget_us: int | None = None) -> model.CompactReport:
+        """Give half-empty pool memory back to the host."""
+
+    def spill(self, pid: int, *, pages_max: int | None = None) -> model.SpillReport:
+        """Write stored pages to the swap file, encrypted."""
+
+    def losses(self) -> list[str]:
+        """Why pages could not be produced, the last ones."""
+
+    def census(self, pid: int) -> list[model.CensusRow]:
+        """Count what of a target is out, by class of memory and by codec."""
+
+    def release_caches(self) -> None:
+        """Drop what can be made again."""
 
     def regions(self, pid: int) -> list[model.Region]:
         """Every mapping of a process, with what is out."""
@@ -76,14 +133,20 @@ class _NativePager:
                 stop_limit_us=settings.stop_limit_us,
                 chunk_pages=settings.chunk_pages,
                 crash_at=settings.crash_at,
+                deduplicate=settings.deduplicate,
+                swap_path=None if settings.swap_path is None else str(settings.swap_path),
+                swap_bytes_max=settings.swap_bytes_max,
             )
         )
 
     def adopted(self) -> list[int]:
         return list(self._engine.adopted())
 
-    def attach(self, pid: int, start_time: int | None = None) -> model.AttachReport:
-        return model.from_object(model.AttachReport, self._engine.attach(pid, start_time))
+    def attach(
+        self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
+    ) -> model.AttachReport:
+        report = self._engine.attach(pid, start_time, domain=domain, image=image)
+        return model.from_object(model.AttachReport, report)
 
     def page_out(
         self,
@@ -103,6 +166,69 @@ class _NativePager:
         self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES
     ) -> model.DetachReport:
         return model.from_object(model.DetachReport, self._engine.detach(pid, memory_floor_bytes))
+
+    def train(
+        self,
+        pid: int,
+        *,
+        name: str = "trained",
+        bytes_max: int = 262_144,
+        pages_max: int = 8_000,
+        normalised: bool = False,
+    ) -> model.Training:
+        training = self._engine.train(
+            pid, name=name, bytes_max=bytes_max, pages_max=pages_max, normalised=normalised
+        )
+        return model.from_object(model.Training, training)
+
+    def add_dictionary(self, data: bytes, *, name: str) -> int:
+        return int(self._engine.add_dictionary(data, name=name))
+
+    def use_dictionary(self, pid: int, dictionary_id: int | None = None) -> None:
+        self._engine.use_dictionary(pid, dictionary_id)
+
+    def measure_dictionary(self, pid: int, dictionary_id: int) -> float:
+        return float(self._engine.measure_dictionary(pid, dictionary_id))
+
+    def drop_dictionary(self, dictionary_id: int) -> None:
+        self._engine.drop_dictionary(dictionary_id)
+
+    def dictionaries(self) -> list[model.DictionaryInfo]:
+        found = self._engine.dictionaries()
+        return [model.from_object(model.DictionaryInfo, info) for info in found]
+
+    def dictionary_bytes(self, dictionary_id: int) -> bytes:
+        return bytes(self._engine.dictionary_bytes(dictionary_id))
+
+    def recode(
+        self,
+        pid: int,
+        *,
+        tier: str = "cold",
+        dictionary_id: int | None = None,
+        peer: int | None = None,
+        budget_us: int | None = None,
+    ) -> model.RecodeReport:
+        report = self._engine.recode(
+            pid, tier=tier, dictionary_id=dictionary_id, peer=peer, budget_us=budget_us
+        )
+        return model.from_object(model.RecodeReport, report)
+
+    def compact(self, budget_us: int | None = None) -> model.CompactReport:
+        return model.from_object(model.CompactReport, self._engine.compact(budget_us))
+
+    def spill(self, pid: int, *, pages_max: int | None = None) -> model.SpillReport:
+        report = self._engine.spill(pid, pages_max=pages_max)
+        return model.from_object(model.SpillReport, report)
+
+    def losses(self) -> list[str]:
+        return list(self._engine.losses())
+
+    def census(self, pid: int) -> list[model.CensusRow]:
+        return [model.from_object(model.CensusRow, row) for row in self._engine.census(pid)]
+
+    def release_caches(self) -> None:
+        self._engine.release_caches()
 
     def regions(self, pid: int) -> list[model.Region]:
         found = self._native.regions(pid, self._engine)

@@ -13,6 +13,7 @@ from agentzip import model
 from agentzip.errors import (
     AgentZipError,
     AlreadyAttached,
+    InvalidSetting,
     NoSuchProcess,
     NotAttached,
     TargetsRemain,
@@ -41,6 +42,10 @@ class FakeTarget:
     parent_id: int = 0
     space_id: int = 0
     faults: int = 0
+    kinship: tuple[str, str] = ("", "")
+    """Trust domain and image that it was attached with."""
+    dictionary_id: int | None = None
+    tier: str = "warm"
 
 
 class FakeEngine:
@@ -65,6 +70,7 @@ class FakeEngine:
         # Guards everything above; the control server calls from several threads.
         self._lock = threading.RLock()
         self._next_space = 1
+        self._dictionaries: dict[int, model.DictionaryInfo] = {}
         self._adopted = list(adopted or [])
         for pid in self._adopted:
             self._manage(self.targets[pid])
@@ -89,7 +95,9 @@ class FakeEngine:
         """Pids of targets taken over at start."""
         return list(self._adopted)
 
-    def attach(self, pid: int, start_time: int | None = None) -> model.AttachReport:
+    def attach(
+        self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
+    ) -> model.AttachReport:
         """Start to manage a process."""
         with self._lock:
             self.calls.append(("attach", pid))
@@ -99,6 +107,7 @@ class FakeEngine:
             if pid in self.attached:
                 raise AlreadyAttached(f"already attached: {pid}")
             self._manage(target)
+            target.kinship = (domain, image)
             return model.AttachReport(pid, 200.0, 900.0, [])
 
     def page_out(
@@ -119,6 +128,7 @@ class FakeEngine:
                 pages_stored=moved,
                 pages_clean=0,
                 pages_same_filled=0,
+                pages_deduplicated=0,
                 pages_raw=0,
                 pages_returned=0,
                 pages_pinned=0,
@@ -178,12 +188,120 @@ class FakeEngine:
             resident = target.pages * _PAGE_BYTES - out
             return [
                 model.Region(
-                    0x1000, 0x5000, "r-xp", "/bin/true", "file", 16384, 0, False, "file-backed"
+                    0x1000, 0x5000, "r-xp", "/bin/true", "file", "code", 16384, 0, False, "a file"
                 ),
                 model.Region(
-                    0x10_0000, heap_end, "rw-p", "[heap]", "heap", resident, out, True, "private"
+                    0x10_0000,
+                    heap_end,
+                    "rw-p",
+                    "[heap]",
+                    "heap",
+                    "interpreter heap",
+                    resident,
+                    out,
+                    True,
+                    "private",
                 ),
             ]
+
+    def train(
+        self,
+        pid: int,
+        *,
+        name: str = "trained",
+        bytes_max: int = 262_144,
+        pages_max: int = 8_000,
+        normalised: bool = False,
+    ) -> model.Training:
+        """Keep a dictionary of the full size that gains a tenth."""
+        with self._lock:
+            target = self._managed(pid)
+            domain = f"{target.kinship[0]}{'*' if normalised else ''}"
+            number = self._keep_dictionary(name, domain, bytes_max)
+            return model.Training(number, bytes_max, min(target.pages, pages_max), 1.1, 1000.0)
+
+    def add_dictionary(self, data: bytes, *, name: str) -> int:
+        """Keep a dictionary for everybody."""
+        with self._lock:
+            return self._keep_dictionary(name, "", len(data))
+
+    def use_dictionary(self, pid: int, dictionary_id: int | None = None) -> None:
+        """Remember the choice."""
+        with self._lock:
+            if dictionary_id is not None:
+                self._dictionary(dictionary_id)
+            self._managed(pid).dictionary_id = dictionary_id
+
+    def measure_dictionary(self, pid: int, dictionary_id: int) -> float:
+        """Every dictionary gains a tenth."""
+        with self._lock:
+            self._managed(pid)
+            self._dictionary(dictionary_id)
+            return 1.1
+
+    def drop_dictionary(self, dictionary_id: int) -> None:
+        """Forget a dictionary at once; fake pages do not need it."""
+        with self._lock:
+            self._dictionary(dictionary_id)
+            del self._dictionaries[dictionary_id]
+
+    def dictionaries(self) -> list[model.DictionaryInfo]:
+        """Every dictionary kept."""
+        with self._lock:
+            return list(self._dictionaries.values())
+
+    def dictionary_bytes(self, dictionary_id: int) -> bytes:
+        """As many zeros as the dictionary is long."""
+        with self._lock:
+            return bytes(self._dictionary(dictionary_id).bytes)
+
+    def recode(
+        self,
+        pid: int,
+        *,
+        tier: str = "cold",
+        dictionary_id: int | None = None,
+        peer: int | None = None,
+        budget_us: int | None = None,
+    ) -> model.RecodeReport:
+        """Pass all pages at once; they halve."""
+        with self._lock:
+            self.calls.append(("recode", pid))
+            target = self._managed(pid)
+            if dictionary_id is not None:
+                self._dictionary(dictionary_id)
+            if peer is not None:
+                self._managed(peer)
+            target.tier = tier
+            pages = 0 if budget_us == 0 else target.pages_out
+            before = pages * _STORED_PAGE_BYTES
+            return model.RecodeReport(
+                pid, pages, pages, 0, before, before // 2, 100.0 * pages, budget_us != 0, False
+            )
+
+    def compact(self, budget_us: int | None = None) -> model.CompactReport:
+        """Find nothing to move."""
+        pool = self.stats().pool_bytes
+        return model.CompactReport(0, pool, pool, 0.0, budget_us != 0)
+
+    def spill(self, pid: int, *, pages_max: int | None = None) -> model.SpillReport:
+        """Refuse: the fake host has no swap file."""
+        with self._lock:
+            self._managed(pid)
+            raise InvalidSetting("swap_path: no swap file is configured")
+
+    def losses(self) -> list[str]:
+        """Nothing is ever lost."""
+        return []
+
+    def census(self, pid: int) -> list[model.CensusRow]:
+        """One class, one codec."""
+        with self._lock:
+            pages = self._managed(pid).pages_out
+            return [model.CensusRow("interpreter heap", "zstd", pages, pages * _STORED_PAGE_BYTES)]
+
+    def release_caches(self) -> None:
+        """Nothing is cached."""
 
     def spaces(self) -> list[model.SpaceStatus]:
         """Status of all managed targets and children."""
@@ -221,9 +339,15 @@ class FakeEngine:
                 pool_payload_bytes=pool,
                 pool_bytes_max=10**9,
                 pool_slots=sum(space.pages_out for space in spaces),
+                pool_waste_bytes=0,
+                index_bytes=0,
+                dictionary_bytes=sum(info.bytes for info in self._dictionaries.values()),
+                swap_bytes=0,
+                swap_bytes_max=0,
                 table_bytes=sum(space.bytes_table for space in spaces),
                 faults=sum(space.faults for space in spaces),
                 faults_zero=0,
+                faults_swap=0,
                 faults_already_present=0,
                 faults_retried=0,
                 pages_lost=self.pages_lost,
@@ -255,6 +379,19 @@ class FakeEngine:
     def _take_space_id(self) -> int:
         self._next_space += 1
         return self._next_space - 1
+
+    def _keep_dictionary(self, name: str, domain: str, length: int) -> int:
+        number = max(self._dictionaries, default=0) + 1
+        self._dictionaries[number] = model.DictionaryInfo(number, name, domain, length, 0, False)
+        return number
+
+    def _dictionary(self, dictionary_id: int) -> model.DictionaryInfo:
+        found = self._dictionaries.get(dictionary_id)
+        if found is None:
+            raise InvalidSetting(
+                f"dictionary is not known: {dictionary_id}", "`agentzip dict list` shows all"
+            )
+        return found
 
     def _managed(self, pid: int) -> FakeTarget:
         target = self.attached.get(pid)

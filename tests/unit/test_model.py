@@ -13,14 +13,20 @@ from agentzip.testing import FakeEngine
 
 REPORTS = (
     model.AttachReport,
+    model.CensusRow,
+    model.CompactReport,
     model.DetachReport,
+    model.DictionaryInfo,
     model.EngineStats,
     model.Latency,
     model.PageInReport,
     model.PageOutReport,
+    model.RecodeReport,
     model.Region,
     model.SpaceStatus,
+    model.SpillReport,
     model.TargetInfo,
+    model.Training,
 )
 
 

@@ -65,11 +65,29 @@ pub struct DetachReport {
     pub stop: Duration,
 }
 
+/// Whom a target may share with, as hashes of the names that people gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinship {
+    /// Trust domain; never 0, which is nobody's.
+    pub domain: u64,
+    /// What it was made from.
+    pub image: u64,
+}
+
+impl Kinship {
+    /// Of these names; empty ones are names, too.
+    #[must_use]
+    pub fn of(domain: &str, image: &str) -> Self {
+        let hash = |name: &str| xxhash_rust::xxh3::xxh3_64(name.as_bytes()).max(1);
+        Self { domain: hash(domain), image: hash(image) }
+    }
+}
+
 /// Attach a described process.
 ///
 /// # Errors
 /// The refusal, with its cause; nothing is left in the target.
-pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
+pub fn attach(shared: &Shared, target: &Target, kinship: Kinship) -> Result<AttachReport> {
     let begin = Instant::now();
     let pid = target.pid;
     let few_descriptors = check_descriptors()?;
@@ -94,6 +112,8 @@ pub fn attach(shared: &Shared, target: &Target) -> Result<AttachReport> {
         pid,
         start_time: target.start_time,
         area: start..start + length,
+        domain: kinship.domain,
+        image: kinship.image,
     };
     // The table comes first: should we die with our area in the target, the next engine knows.
     let table = Table::create(&header, Phase::Attaching)?;

@@ -1,6 +1,10 @@
 //! All parts of one host's pager together: what the binding drives.
 
-use crate::attach::{AttachReport, DetachReport, attach, detach};
+use crate::attach::{AttachReport, DetachReport, Kinship, attach, detach};
+use crate::caches::Caches;
+use crate::census::{CensusRow, census};
+use crate::compact::{CompactReport, compact};
+use crate::disk_reads::{self, DiskReads};
 use crate::error::{Error, Result};
 use crate::fault_loop;
 use crate::features;
@@ -8,16 +12,21 @@ use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
 use crate::page_out::{PageOutReport, page_out};
 use crate::points;
+use crate::recode::{self, RecodeReport, dictionary_for, recode};
+use crate::references::Reference;
 use crate::shared::{Kit, Queue, Settings, Shared};
 use crate::space::Space;
+use crate::spill::{SpillReport, spill};
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
+use crate::swap::Swap;
 use crate::takeover::{Estate, take_over};
 use crate::target::Target;
+use crate::train::{self, Training, train};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -73,7 +82,11 @@ impl Engine {
             (0..settings.fault_threads).map(|_| Queue::create()).collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             settings,
-            store,
+            store: Arc::new(store),
+            caches: Caches::default(),
+            disk_reads: DiskReads::default(),
+            losses: Mutex::new(VecDeque::new()),
+            compacting: Mutex::new(()),
             spaces: parking_lot::RwLock::new(HashMap::new()),
             queues,
             inherited: Mutex::new(HashMap::new()),
@@ -93,8 +106,12 @@ impl Engine {
             predecessor.dismiss();
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let threads =
+        let mut threads =
             fault_loop::start(&shared, &stop).map_err(Error::os("starting the fault threads"))?;
+        if shared.store.swap().is_some() {
+            let readers = disk_reads::start(&shared, &stop);
+            threads.extend(readers.map_err(Error::os("starting the disk readers"))?);
+        }
         let engine = Self {
             shared,
             keeper,
@@ -155,7 +172,12 @@ impl Engine {
     ///
     /// # Errors
     /// The refusal, with its cause.
-    pub fn attach(&self, pid: i32, start_time: Option<u64>) -> Result<AttachReport> {
+    pub fn attach(
+        &self,
+        pid: i32,
+        start_time: Option<u64>,
+        kinship: Kinship,
+    ) -> Result<AttachReport> {
         let _one_at_a_time = self.attaching.lock();
         let own = [i32::try_from(std::process::id()).unwrap_or(0), self.keeper().0];
         let target = Target::describe(pid, &own)?;
@@ -171,7 +193,7 @@ impl Engine {
             // It exec'ed or its pid was reused: what we had is of no use to anybody.
             self.shared.forget(&space);
         }
-        attach(&self.shared, &target)
+        attach(&self.shared, &target, kinship)
     }
 
     fn space(&self, pid: i32) -> Result<Arc<Space>> {
@@ -225,6 +247,108 @@ impl Engine {
     /// `NotAttached`, `TargetBusy`.
     pub fn detach(&self, pid: i32, memory_floor: u64) -> Result<DetachReport> {
         detach(&self.shared, &*self.space(pid)?, memory_floor)
+    }
+
+    /// Train a dictionary from a target's pages and keep it.
+    ///
+    /// # Errors
+    /// `NotAttached`; `InvalidSetting` when there are too few pages.
+    pub fn train(&self, pid: i32, name: &str, request: train::Request) -> Result<Training> {
+        train(&self.shared, &*self.space(pid)?, name, request)
+    }
+
+    /// Keep a dictionary that anybody may use.
+    ///
+    /// # Errors
+    /// The bytes are no dictionary.
+    pub fn add_dictionary(&self, bytes: &[u8], name: &str) -> Result<Arc<Reference>> {
+        self.shared.store.references.add_dictionary(bytes, name, 0)
+    }
+
+    /// What a dictionary gains on a sample of a target's pages.
+    ///
+    /// # Errors
+    /// `NotAttached`; `InvalidSetting` for an unknown dictionary or one of another domain.
+    pub fn measure_dictionary(&self, pid: i32, number: u16) -> Result<f64> {
+        let space = self.space(pid)?;
+        let dictionary = dictionary_for(&self.shared, &space, number)?;
+        train::measure(&self.shared, &space, &dictionary)
+    }
+
+    /// Choose what the next page outs of a target encode with.
+    ///
+    /// # Errors
+    /// `NotAttached`; `InvalidSetting` for an unknown dictionary or one of another domain.
+    pub fn use_dictionary(&self, pid: i32, number: Option<u16>) -> Result<()> {
+        let space = self.space(pid)?;
+        if let Some(number) = number {
+            dictionary_for(&self.shared, &space, number)?;
+        }
+        space.table.set_dictionary(number.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Offer a dictionary no more; it lives until its last page is gone.
+    ///
+    /// # Errors
+    /// `InvalidSetting`: there is none of that number.
+    pub fn drop_dictionary(&self, number: u16) -> Result<()> {
+        let references = &self.shared.store.references;
+        let reference = references.get(number).filter(|found| found.is_dictionary());
+        let reference = reference.ok_or_else(|| Error::InvalidSetting {
+            field: "dictionary",
+            problem: format!("there is no dictionary {number}"),
+        })?;
+        reference.retire();
+        for space in self.shared.all_spaces() {
+            if space.table.dictionary() == number {
+                space.table.set_dictionary(0);
+            }
+        }
+        drop(reference);
+        references.collect();
+        Ok(())
+    }
+
+    /// Make the stored pages of a target smaller, in the background.
+    ///
+    /// # Errors
+    /// `NotAttached` for the target or its peer; as [`recode::recode`].
+    pub fn recode(
+        &self,
+        pid: i32,
+        peer: Option<i32>,
+        request: recode::Request,
+    ) -> Result<RecodeReport> {
+        let space = self.space(pid)?;
+        let peer = peer.map(|peer| self.space(peer)).transpose()?;
+        recode(&self.shared, &space, peer.as_deref(), request)
+    }
+
+    /// Give half-empty pool memory back to the host.
+    pub fn compact(&self, budget: Option<Duration>) -> CompactReport {
+        compact(&self.shared, budget)
+    }
+
+    /// Stored pages of a target to the disk tier.
+    ///
+    /// # Errors
+    /// `NotAttached`; `InvalidSetting`: there is no swap file.
+    pub fn spill(&self, pid: i32, pages_max: u64) -> Result<SpillReport> {
+        spill(&self.shared, &*self.space(pid)?, pages_max)
+    }
+
+    /// What of a target is out, by class and codec.
+    ///
+    /// # Errors
+    /// `NotAttached`.
+    pub fn census(&self, pid: i32) -> Result<Vec<CensusRow>> {
+        Ok(census(&*self.space(pid)?))
+    }
+
+    /// Drop what can be made again.
+    pub fn release_caches(&self) {
+        self.shared.caches.release(&self.shared);
     }
 
     /// End: stop the threads and the keeper.
@@ -318,10 +442,17 @@ fn open_store(settings: &Settings, estate: Option<Estate>) -> Result<(Store, Opt
     if let Some(mut estate) = estate
         && let Some(pool) = estate.pool.take()
     {
-        let store = Store::take_over(pool)?;
+        // A file that holds pages stays in use, whatever the settings of this engine say.
+        let swap = estate.swap.take().map_or_else(|| open_swap(settings), |swap| Ok(Some(swap)))?;
+        let store = Store::take_over(pool, std::mem::take(&mut estate.references), swap)?;
         return Ok((store, Some(estate)));
     }
-    Ok((Store::create(settings.pool_bytes_max)?, None))
+    Ok((Store::create(settings.pool_bytes_max, open_swap(settings)?)?, None))
+}
+
+fn open_swap(settings: &Settings) -> Result<Option<Swap>> {
+    let path = settings.swap_path.as_deref();
+    path.map(|path| Swap::create(path, settings.swap_bytes_max)).transpose()
 }
 
 fn replace_dead_keeper(
@@ -347,6 +478,7 @@ fn replace_dead_keeper(
 
 /// Forget spaces whose address space is gone; finish what could not be settled before.
 fn sweep(shared: &Shared) {
+    shared.store.references.collect();
     for space in shared.all_spaces() {
         if !space.is_gone() && !space.descriptor.is_alive() {
             space.set_gone();

@@ -24,7 +24,6 @@ use crate::order;
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
-use crate::serve::release_slot;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, Space};
 use crate::stats::increment;
@@ -259,9 +258,9 @@ impl Space {
         let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page_up();
         self.table.clear_range(pages, |_, entry| {
             if let Entry::Staged { slot } = entry {
-                release_slot(core, shared, slot);
+                self.release_slot(core, shared, slot);
             }
-            shared.store.release(&entry);
+            shared.store.release(self.header.domain, &entry);
         });
     }
 
@@ -334,9 +333,9 @@ impl Space {
     fn move_entries(&self, core: &mut Core, shared: &Shared, part: &RecentMove) {
         let moved = self.table.move_range(part.from, part.to, part.count, |_, entry| {
             if let Entry::Staged { slot } = entry {
-                release_slot(core, shared, slot);
+                self.release_slot(core, shared, slot);
             }
-            shared.store.release(&entry);
+            shared.store.release(self.header.domain, &entry);
         });
         if moved.is_err() {
             // Only a full table can stop it; what was not moved is lost, loudly.

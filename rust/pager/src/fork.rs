@@ -4,14 +4,16 @@
 //! of its own.  We give it a table of its own that refers to the same pool slots.  Its pages come
 //! back to it on touch; they leave again only if it is attached itself.
 
-use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
+use crate::address::{PAGES_END, PageNumber};
+use crate::blob::Head;
 use crate::codec::{CodecId, checksum};
-use crate::page_table::{Entry, Stored};
+use crate::page_table::Entry;
 use crate::points;
 use crate::region;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, Header, Phase, Space, Table, inode_of};
 use crate::stats::increment;
+use crate::store::Encoded;
 use crate::sys::userfaultfd::{Install, Userfaultfd};
 use crate::target;
 use std::ops::Range;
@@ -63,8 +65,15 @@ impl Space {
         kit: &mut Kit,
         descriptor: Userfaultfd,
     ) -> std::result::Result<(), (crate::error::Error, Option<Userfaultfd>)> {
-        let header =
-            Header { id: shared.new_id(), parent: self.id(), pid: 0, start_time: 0, area: 0..0 };
+        let header = Header {
+            id: shared.new_id(),
+            parent: self.id(),
+            pid: 0,
+            start_time: 0,
+            area: 0..0,
+            domain: self.header.domain,
+            image: self.header.image,
+        };
         let table = match Table::create(&header, Phase::Copying) {
             Ok(table) => table,
             Err(error) => return Err((error, Some(descriptor))),
@@ -127,17 +136,13 @@ impl Space {
             }
             // The child changes its address space already, and its events are not read before its
             // table is complete: keep the page for it, as it is.
-            if let Some(offset) = shared.store.put(&kit.page.0) {
-                let stored = Stored {
-                    codec: CodecId::RAW,
-                    len: PAGE_SIZE as u16,
-                    offset,
-                    checksum: checksum(&kit.page.0),
-                };
+            let raw = Encoded { codec: CodecId::RAW, head: Head::default(), frame: &kit.page.0 };
+            let domain = self.header.domain;
+            if let Some(stored) = shared.store.put(domain, &raw, checksum(&kit.page.0)) {
                 if table.set(page, Entry::Pooled(stored)).is_ok() {
                     return;
                 }
-                shared.store.release_slot(offset);
+                shared.store.release_stored(domain, &stored);
             }
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -10,12 +10,28 @@
 pub mod address;
 /// Borrow a process and give it back as it was found.
 pub mod attach;
+/// What a stored page needs beside its frame.
+pub mod blob;
 /// Borrow one thread for a moment to make a worker inside a target.
 pub mod borrow;
+/// What can be made again at any time.
+pub mod caches;
+/// What of a program is out, by class and codec.
+pub mod census;
+/// What a region holds.
+pub mod class;
 /// Room for the springboard.
 pub mod code_room;
 /// Pages to bytes and back.
 pub mod codec;
+/// Half-empty pool memory back to the host.
+pub mod compact;
+/// Slots by their contents.
+pub mod dedup;
+/// Taken parts of the swap file.
+pub mod disk_map;
+/// Faults on pages that are on the disk.
+pub mod disk_reads;
 /// All parts of one host's pager together.
 pub mod engine;
 /// What can go wrong.
@@ -30,6 +46,10 @@ pub mod features;
 pub mod fork;
 /// The keeper, from the engine's side.
 pub mod keeper;
+/// Addresses made comparable between processes.
+pub mod layout;
+/// Pages that others are encoded as a difference to.
+pub mod leaders;
 /// The steps of one page out.
 pub mod mover;
 /// In which order to apply events that were open together.
@@ -50,6 +70,10 @@ pub mod pool;
 pub mod publish;
 /// Ranges that the program is about to empty.
 pub mod quarantine;
+/// Stored pages made smaller in the background.
+pub mod recode;
+/// Dictionaries and layouts in memory that outlives us.
+pub mod references;
 /// What a process has mapped, and which of it may leave.
 pub mod region;
 /// Answers to faults and events of one space.
@@ -58,12 +82,20 @@ pub mod serve;
 pub mod settle;
 /// What all parts of one engine share.
 pub mod shared;
+/// Similar pages, found by content.
+pub mod similar;
 /// One managed address space.
 pub mod space;
+/// Stored pages from the pool to the disk.
+pub mod spill;
+/// One stored page made as small as a tier allows.
+pub mod squeeze;
 /// Counters and latency histograms.
 pub mod stats;
 /// The pool's bytes and index together.
 pub mod store;
+/// Encrypted pages in a file.
+pub mod swap;
 /// The fence around the kernel.
 #[allow(unsafe_code)]
 pub mod sys;
@@ -71,3 +103,5 @@ pub mod sys;
 pub mod takeover;
 /// One foreign process from outside.
 pub mod target;
+/// A dictionary from a program's own pages.
+pub mod train;

@@ -4,7 +4,7 @@
 
 use crate::address::{ByteAddress, PAGE_SIZE, Page, PageNumber};
 use crate::borrow::Worker;
-use crate::codec::Encoder;
+use crate::codec::{Encoder, EncodingDictionary, Preset};
 use crate::error::{Error, Result};
 use crate::page_in::bring_home;
 use crate::page_out::PageOutReport;
@@ -22,6 +22,7 @@ use crate::sys::userfaultfd::{MOVE_ALLOW_SRC_HOLES, UFFDIO_MOVE};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -69,6 +70,8 @@ pub struct Mover<'a, 'w> {
     pub(crate) encoded: Box<Page>,
     pub(crate) pages: Vec<u8>,
     pub(crate) gave_up_kept: bool,
+    /// What warm pages are encoded with, by number; `None` encodes each page alone.
+    pub(crate) dictionary: Option<(u16, Arc<EncodingDictionary>)>,
 }
 
 /// One move call: a part of a piece, the slot of its first page, and which of it is resident.
@@ -142,7 +145,9 @@ impl<'a, 'w> Mover<'a, 'w> {
             encoded: Box::new([0; PAGE_SIZE]),
             pages: vec![0; BATCH_PAGES * PAGE_SIZE],
             gave_up_kept: false,
+            dictionary: warm_dictionary(shared, space)?,
         };
+        shared.caches.remember_contents(shared);
         mover.empty_staging()?;
         points::pass("page_out.opened");
         Ok(mover)
@@ -446,4 +451,15 @@ impl<'a, 'w> Mover<'a, 'w> {
         points::pass("page_out.dropped");
         Ok(())
     }
+}
+
+/// The dictionary chosen for a space, prepared.  One that has gone meanwhile is as none.
+fn warm_dictionary(
+    shared: &Shared,
+    space: &Space,
+) -> Result<Option<(u16, Arc<EncodingDictionary>)>> {
+    let number = space.table.dictionary();
+    let Some(reference) = shared.store.references.get(number) else { return Ok(None) };
+    let compiled = shared.caches.compile(&reference, Preset::Warm)?;
+    Ok(Some((number, compiled)))
 }

@@ -159,9 +159,7 @@ fn look(
                 fill_page(fill, out);
                 true
             }
-            Entry::Pooled(stored) => {
-                shared.store.get(&stored, &mut kit.decoder, &mut kit.encoded.0, out)
-            }
+            Entry::Pooled(stored) => shared.store.get(&stored, &mut kit.reader, out),
             Entry::Staged { slot } => space.read_slot(slot, out),
             Entry::Absent | Entry::Kept(_) | Entry::Lost => false,
         };

@@ -44,6 +44,8 @@ pub struct PageOutReport {
     pub pages_clean: u64,
     /// Of those stored, same-filled ones.
     pub pages_same_filled: u64,
+    /// Of those stored, pages that another slot of the trust domain held already.
+    pub pages_deduplicated: u64,
     /// Of those stored, incompressible ones.
     pub pages_raw: u64,
     /// Pages touched before they were stored.

@@ -4,13 +4,14 @@
 //! meanwhile is recognised by its entry, and its encoding is thrown away.
 
 use crate::address::{PAGE_SIZE, Page};
-use crate::codec::{checksum, same_filled};
+use crate::blob::Head;
+use crate::codec::{CodecId, checksum, looks_incompressible, same_filled};
 use crate::error::{Error, Result};
 use crate::mover::{BATCH_PAGES, Mover};
 use crate::page_table::{Entry, Stored};
 use crate::points;
-use crate::serve::release_slot;
 use crate::space::Slot;
+use crate::store::Encoded;
 
 impl Mover<'_, '_> {
     /// Encode the staged pages and publish them.
@@ -62,18 +63,37 @@ impl Mover<'_, '_> {
         {
             return Some(Entry::Kept(stored));
         }
-        let (codec, length) = self.encoder.encode(page, &mut self.encoded);
-        let mut offset = self.shared.store.put(&self.encoded[..length]);
-        if offset.is_none() && !self.gave_up_kept {
+        let domain = self.space.header.domain;
+        let (store, kit) = (&self.shared.store, &mut self.kit);
+        let same =
+            store.find_same((domain, checksum), page, &mut kit.reader, &mut kit.page.0, |_| true);
+        if let Some(stored) = same {
+            self.report.pages_deduplicated += 1;
+            return Some(Entry::Pooled(stored));
+        }
+        let (codec, head, length) = self.encode_bytes(page);
+        let encoded = Encoded { codec, head, frame: &self.encoded[..length] };
+        let mut stored = store.put(domain, &encoded, checksum);
+        if stored.is_none() && !self.gave_up_kept {
             self.gave_up_kept = true;
             self.shared.give_up_kept();
-            offset = self.shared.store.put(&self.encoded[..length]);
+            stored = store.put(domain, &encoded, checksum);
         }
-        let Some(offset) = offset else {
-            self.report.pool_full = true;
-            return None;
-        };
-        Some(Entry::Pooled(Stored { codec, len: length as u16, offset, checksum }))
+        self.report.pool_full |= stored.is_none();
+        stored.map(Entry::Pooled)
+    }
+
+    /// Encode one page into `self.encoded`: how, what it needs, and how many bytes.
+    fn encode_bytes(&mut self, page: &Page) -> (CodecId, Head, usize) {
+        if let Some((number, dictionary)) = &self.dictionary
+            && !looks_incompressible(page)
+            && let Some(length) =
+                self.encoder.encode_dictionary(dictionary, page, &mut self.encoded[..])
+        {
+            return (CodecId::DICT, Head::dictionary(*number), length);
+        }
+        let (codec, length) = self.encoder.encode(page, &mut self.encoded);
+        (codec, Head::default(), length)
     }
 
     /// Make encoded pages the table's, unless they were touched or dropped meanwhile.  An entry
@@ -89,7 +109,7 @@ impl Mover<'_, '_> {
             let Some(page) = still_staged else {
                 self.report.pages_returned += 1;
                 if let Entry::Pooled(_) = entry {
-                    self.shared.store.release(&entry);
+                    self.shared.store.release(self.space.header.domain, &entry);
                 }
                 continue;
             };
@@ -104,7 +124,7 @@ impl Mover<'_, '_> {
             };
             // The entry's place in the table exists: it was marked there.
             let _ = self.space.table.set(page, published);
-            release_slot(&mut core, self.shared, *slot);
+            self.space.release_slot(&mut core, self.shared, *slot);
             self.report.pages_stored += 1;
             match published {
                 Entry::Pooled(stored) => {

@@ -8,6 +8,7 @@
 //! Nothing here allocates, waits for policy, or takes a lock that an encoder holds for long.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::codec::CodecId;
 use crate::events::Settled;
 use crate::page_table::Entry;
 use crate::points;
@@ -82,7 +83,10 @@ impl Space {
         let mut later = 0;
         for index in 0..core.pending.len() {
             let (address, write) = core.pending[index];
-            match self.answer(core, shared, kit, address & !(PAGE - 1), write) {
+            let answer = self.answer(core, shared, kit, address & !(PAGE - 1), write);
+            // A page that is on the disk is another thread's from here on.
+            let Some(answer) = answer else { continue };
+            match answer {
                 Answer::Done => {
                     increment(&shared.counters.faults);
                     self.faults.fetch_add(1, Ordering::Relaxed);
@@ -105,6 +109,7 @@ impl Space {
         if later == 0 { Answer::Done } else { Answer::Later }
     }
 
+    /// Answer one fault; `None` if it was handed on to a disk reader.
     fn answer(
         &self,
         core: &mut Core,
@@ -112,12 +117,12 @@ impl Space {
         kit: &mut Kit,
         address: u64,
         write: bool,
-    ) -> Answer {
+    ) -> Option<Answer> {
         let page = ByteAddress(address).page();
         let entry = self.table.get(page);
         let (installed, next) = match entry {
             Entry::Absent | Entry::Kept(_) => {
-                return self.answer_unpopulated(core, shared, address, page);
+                return Some(self.answer_unpopulated(core, shared, address, page));
             }
             Entry::Same { fill: 0 } if !write => {
                 (self.descriptor.zero(address, PAGE), Entry::Absent)
@@ -126,10 +131,14 @@ impl Space {
                 crate::codec::fill_page(fill, &mut kit.page.0);
                 (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
             }
+            Entry::Pooled(stored) if stored.codec == CodecId::SWAP => {
+                shared.disk_reads.ask(self.id(), page);
+                return None;
+            }
             Entry::Pooled(stored) => {
-                let Kit { decoder, page: out, encoded } = kit;
-                if !shared.store.get(&stored, decoder, &mut encoded.0, &mut out.0) {
-                    return self.answer_lost(shared, page, &entry);
+                let Kit { reader, page: out } = kit;
+                if !shared.store.get(&stored, reader, &mut out.0) {
+                    return Some(self.answer_lost(shared, page, &entry));
                 }
                 points::pass("fault.decoded");
                 (self.descriptor.copy(address, &kit.page.0), Entry::Kept(stored))
@@ -137,20 +146,33 @@ impl Space {
             Entry::Staged { slot } => {
                 if !self.read_slot(slot, &mut kit.page.0) {
                     if core.unsettled {
-                        return Answer::Later;
+                        return Some(Answer::Later);
                     }
-                    return self.answer_lost(shared, page, &entry);
+                    return Some(self.answer_lost(shared, page, &entry));
                 }
                 (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
             }
-            Entry::Lost => return self.answer_lost(shared, page, &entry),
+            Entry::Lost => return Some(self.answer_lost(shared, page, &entry)),
         };
         points::pass("fault.installed");
+        Some(self.finish(core, shared, (page, &entry), next, installed))
+    }
+
+    /// Draw the consequences of having put a page in place, or of why it could not be.
+    pub fn finish(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        (page, entry): (PageNumber, &Entry),
+        next: Entry,
+        installed: Install,
+    ) -> Answer {
+        let address = page.start().0;
         match installed {
             Install::Done | Install::Partial(_) => {
                 let _ = self.table.set(page, next);
                 if let Entry::Staged { slot } = entry {
-                    release_slot(core, shared, slot);
+                    self.release_slot(core, shared, *slot);
                 }
                 Answer::Done
             }
@@ -158,7 +180,7 @@ impl Space {
                 // Filled by somebody else meanwhile: what is there is newer.  The toucher may have
                 // gone to sleep after that, so it is woken explicitly.
                 increment(&shared.counters.faults_already_present);
-                self.come_home(core, shared, page, &entry);
+                self.come_home(core, shared, page, entry);
                 self.descriptor.wake(address, PAGE);
                 Answer::Done
             }
@@ -176,9 +198,9 @@ impl Space {
     pub fn come_home(&self, core: &mut Core, shared: &Shared, page: PageNumber, entry: &Entry) {
         let _ = self.table.set(page, Entry::Absent);
         if let Entry::Staged { slot } = entry {
-            release_slot(core, shared, *slot);
+            self.release_slot(core, shared, *slot);
         }
-        shared.store.release(entry);
+        shared.store.release(self.header.domain, entry);
     }
 
     /// A page nobody ever wrote: zeros, and some more ahead when such pages are touched in a row.
@@ -232,18 +254,18 @@ impl Space {
         if *entry != Entry::Lost {
             increment(&shared.counters.pages_lost);
             let _ = self.table.set(page, Entry::Lost);
-            shared.store.release(entry);
+            shared.store.release(self.header.domain, entry);
         }
         Answer::Done
     }
-}
 
-/// Forget a slot of the staging area and the pool copy remembered with it.
-pub fn release_slot(core: &mut Core, shared: &Shared, slot: u64) {
-    if let Some(place) = core.slots.get_mut(slot as usize) {
-        place.owner = None;
-        if let Some(stored) = place.kept.take() {
-            shared.store.release_slot(stored.offset);
+    /// Forget a slot of the staging area and the pool copy remembered with it.
+    pub fn release_slot(&self, core: &mut Core, shared: &Shared, slot: u64) {
+        if let Some(place) = core.slots.get_mut(slot as usize) {
+            place.owner = None;
+            if let Some(stored) = place.kept.take() {
+                shared.store.release_stored(self.header.domain, &stored);
+            }
         }
     }
 }

@@ -1,17 +1,20 @@
 //! What all parts of one engine share.
 
-use crate::address::{PAGE_SIZE, Page};
+use crate::address::{PAGE_SIZE, Page, PageNumber};
 use crate::borrow::Limits;
-use crate::codec::{Algorithm, Decoder};
+use crate::caches::Caches;
+use crate::codec::Algorithm;
+use crate::disk_reads::DiskReads;
 use crate::error::{Error, Result};
 use crate::page_table::Entry;
 use crate::space::Space;
 use crate::stats::{Counters, Histogram};
-use crate::store::Store;
+use crate::store::{Reader, Store};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +34,12 @@ pub struct Settings {
     pub stop_limit: Duration,
     /// Pages moved per step of a page out.
     pub chunk_pages: usize,
+    /// Whether equal pages of a trust domain share one slot.
+    pub deduplicate: bool,
+    /// File that pages may be written to; `None` for no disk tier.
+    pub swap_path: Option<PathBuf>,
+    /// Most bytes of that file.
+    pub swap_bytes_max: u64,
 }
 
 impl Settings {
@@ -45,6 +54,9 @@ impl Settings {
         }
         if self.pool_bytes_max > 1 << 40 {
             return bad("pool_bytes_max", format!("{} is above 1 TiB", self.pool_bytes_max));
+        }
+        if self.swap_path.is_some() && self.swap_bytes_max < 1 << 20 {
+            return bad("swap_bytes_max", format!("{} is below 1 MiB", self.swap_bytes_max));
         }
         if !(1..=16).contains(&self.fault_threads) {
             return bad("fault_threads", format!("{} is not in 1..16", self.fault_threads));
@@ -68,23 +80,20 @@ impl Settings {
 
 /// A page in memory, aligned so that the kernel copies it in one piece.
 #[repr(align(4096))]
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PageBuffer(pub Page);
 
 /// What a thread needs to answer faults; made once per thread, so that answering allocates nothing.
 pub struct Kit {
-    /// Decoding state.
-    pub decoder: Decoder,
+    /// Reads stored pages.
+    pub reader: Reader,
     /// The page being put together.
     pub page: Box<PageBuffer>,
-    /// Its encoded bytes.
-    pub encoded: Box<PageBuffer>,
 }
 
 impl Default for Kit {
     fn default() -> Self {
-        let buffer = || Box::new(PageBuffer([0; PAGE_SIZE]));
-        Self { decoder: Decoder::new(), page: buffer(), encoded: buffer() }
+        Self { reader: Reader::default(), page: Box::new(PageBuffer([0; PAGE_SIZE])) }
     }
 }
 
@@ -99,6 +108,8 @@ pub struct Queue {
     nudged: Mutex<Vec<u64>>,
 }
 
+/// Reasons of losses that are kept.
+const LOSSES_KEPT: usize = 16;
 /// Number that no space has: the bell's.
 const BELL: u64 = 0;
 
@@ -144,7 +155,15 @@ pub struct Shared {
     /// How it runs.
     pub settings: Settings,
     /// The pool.
-    pub store: Store,
+    pub store: Arc<Store>,
+    /// What can be made again.
+    pub caches: Caches,
+    /// Pages on the disk that somebody waits for.
+    pub disk_reads: DiskReads,
+    /// Why pages were lost, the last ones.
+    pub losses: Mutex<VecDeque<String>>,
+    /// Compactions one at a time.
+    pub compacting: Mutex<()>,
     /// Every managed space by number.  Taken after a space's lock, if both are needed.
     pub spaces: RwLock<HashMap<u64, Arc<Space>>>,
     /// Event queues of the fault threads; a space belongs to the one of its number.
@@ -186,10 +205,23 @@ impl Shared {
     pub fn forget(&self, space: &Space) {
         let _ = epoll::delete(self.queue_of(space.id()), &space.descriptor);
         self.spaces.write().remove(&space.id());
-        let _core = space.core.lock();
+        let core = space.core.lock();
         let everything =
             crate::address::PageNumber(0)..crate::address::PageNumber(crate::address::PAGES_END);
-        space.table.clear_range(everything, |_, entry| self.store.release(&entry));
+        let domain = space.header.domain;
+        space.table.clear_range(everything, |_, entry| self.store.release(domain, &entry));
+        drop(core);
+        self.caches.forget(space.id());
+    }
+
+    /// Keep the reason of a loss for people.
+    pub fn note_loss(&self, space: &Space, page: PageNumber, why: &str) {
+        let text = format!("pid {} page {page}: {why}", space.header.pid);
+        let mut losses = self.losses.lock();
+        if losses.len() == LOSSES_KEPT {
+            losses.pop_front();
+        }
+        losses.push_back(text);
     }
 
     /// A space by number.
@@ -233,7 +265,7 @@ impl Shared {
             for (page, entry) in kept {
                 // Making an entry absent needs no room in the table and cannot fail.
                 let _ = space.table.set(page, Entry::Absent);
-                self.store.release(&entry);
+                self.store.release(space.header.domain, &entry);
                 given_up += 1;
             }
         }

@@ -30,9 +30,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Version of the table header, the entries and the pool.
-pub const STATE_FORMAT: u64 = 1;
+pub const STATE_FORMAT: u64 = 2;
 /// Name of every table's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:table:1";
+pub const MEMFD_NAME: &str = "agentzip:table:2";
 /// Virtual size of a table; memory is taken page by page.  Enough for 250 GiB of target memory.
 const TABLE_BYTES: usize = 1 << 30;
 /// "AgentZip" as a number.
@@ -55,6 +55,9 @@ mod word {
     pub const AREA_START: usize = 8;
     pub const AREA_END: usize = 9;
     pub const WORKER: usize = 10;
+    pub const DOMAIN: usize = 11;
+    pub const IMAGE: usize = 12;
+    pub const DICTIONARY: usize = 13;
     pub const JOURNAL: usize = 64;
 }
 
@@ -122,6 +125,10 @@ pub struct Header {
     pub start_time: u64,
     /// Our area in the target.
     pub area: Range<u64>,
+    /// Hash of its trust domain: dedup, peers and trained dictionaries never cross it.
+    pub domain: u64,
+    /// Hash of what it was made from; sandboxes of one image resemble each other.
+    pub image: u64,
 }
 
 impl Table {
@@ -142,6 +149,8 @@ impl Table {
         put(word::PARENT, header.parent);
         put(word::AREA_START, header.area.start);
         put(word::AREA_END, header.area.end);
+        put(word::DOMAIN, header.domain);
+        put(word::IMAGE, header.image);
         words[word::MAGIC].store(MAGIC, Ordering::Release);
         Self::open(memory)
     }
@@ -187,6 +196,8 @@ impl Table {
             pid: get(word::PID) as i32,
             start_time: get(word::START_TIME),
             area: get(word::AREA_START)..get(word::AREA_END),
+            domain: get(word::DOMAIN),
+            image: get(word::IMAGE),
         }
     }
 
@@ -221,6 +232,17 @@ impl Table {
     #[must_use]
     pub fn worker(&self) -> i32 {
         self.word(word::WORKER).load(Ordering::Acquire) as i32
+    }
+
+    /// Number of the dictionary that pages are encoded with when they leave, 0 for none.
+    #[must_use]
+    pub fn dictionary(&self) -> u16 {
+        self.word(word::DICTIONARY).load(Ordering::Acquire) as u16
+    }
+
+    /// Choose that dictionary.
+    pub fn set_dictionary(&self, number: u16) {
+        self.word(word::DICTIONARY).store(u64::from(number), Ordering::Release);
     }
 
     /// Forget our area in the target.

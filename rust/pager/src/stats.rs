@@ -162,6 +162,8 @@ counters! {
     faults_zero,
     /// Page faults whose page had come back in the meantime; the target was only woken.
     faults_already_present,
+    /// Page faults answered from the disk tier.
+    faults_swap,
     /// Answers the kernel asked to repeat because an event was pending.
     faults_retried,
     /// Pages that could not be produced; their toucher got SIGBUS.

@@ -15,11 +15,13 @@ use crate::page_in::bring_all_home;
 use crate::page_out::wait_for_end;
 use crate::page_table::Entry;
 use crate::points;
+use crate::references::{self, References};
 use crate::region;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::{JOURNAL_MESSAGES, MEMFD_NAME, Phase, Space, Table, inode_of};
 use crate::store;
+use crate::swap::{self, Swap};
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -38,6 +40,10 @@ const EVENT_TRIES: usize = 400;
 pub struct Estate {
     /// The pool's memfd.
     pub pool: Option<OwnedFd>,
+    /// Dictionaries and layouts.
+    pub references: References,
+    /// The disk tier.
+    pub swap: Option<Swap>,
     tables: Vec<Table>,
     userfaultfds: HashMap<u64, (RawFd, OwnedFd)>,
 }
@@ -48,7 +54,14 @@ impl Estate {
     /// # Errors
     /// `IncompatibleState`: made by a version with another format; nothing was changed.
     pub fn sort(inheritance: Inheritance) -> Result<Self> {
-        let mut estate = Self { pool: None, tables: Vec::new(), userfaultfds: HashMap::new() };
+        let mut estate = Self {
+            pool: None,
+            references: References::default(),
+            swap: None,
+            tables: Vec::new(),
+            userfaultfds: HashMap::new(),
+        };
+        let (mut key, mut files) = (None, Vec::new());
         for (number, descriptor) in inheritance {
             use std::os::fd::AsRawFd;
             let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -61,13 +74,22 @@ impl Estate {
                 // Without a length it was never used: the engine was killed while making it.
                 let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
                 estate.pool = Some(descriptor).filter(|_| length > 0);
+            } else if name == swap::MEMFD_NAME {
+                key = Some(descriptor);
+            } else if name == references::MEMFD_NAME {
+                estate.references.take_over(descriptor)?;
             } else if name == MEMFD_NAME {
                 estate.tables.extend(Table::take_over(descriptor)?);
             } else if name.starts_with("agentzip:") {
                 let found = name.rsplit(':').next().and_then(|text| text.parse().ok());
                 let found = found.unwrap_or(0);
                 return Err(Error::IncompatibleState { found, known: crate::space::STATE_FORMAT });
+            } else if link.starts_with('/') {
+                files.push(descriptor);
             }
+        }
+        if let Some(key) = key {
+            estate.swap = Swap::take_over(key, files)?;
         }
         Ok(estate)
     }
@@ -164,7 +186,20 @@ fn adopt_slots(shared: &Shared) -> Result<()> {
         outcome?;
     }
     shared.store.finish_adoption(shared.settings.pool_bytes_max);
+    drop_unused_dictionaries(shared);
     Ok(())
+}
+
+/// Which dictionaries were offered died with the engine: those that no page and no space uses go.
+fn drop_unused_dictionaries(shared: &Shared) {
+    let chosen: HashSet<u16> =
+        shared.all_spaces().iter().map(|space| space.table.dictionary()).collect();
+    for reference in shared.store.references.list() {
+        if reference.uses() == 0 && !chosen.contains(&reference.id) {
+            reference.retire();
+        }
+    }
+    shared.store.references.collect();
 }
 
 /// Apply what the dead engine had read, and what is pending; threads that owe an event get some

@@ -8,15 +8,21 @@ mod values;
 
 use crate::error::raise;
 use crate::values::{
-    AttachReport, DetachReport, EngineStats, PageInReport, PageOutReport, Region, SpaceStatus,
-    TargetInfo, as_ranges,
+    AttachReport, CensusRow, CompactReport, DetachReport, DictionaryInfo, EngineStats,
+    PageInReport, PageOutReport, RecodeReport, Region, SpaceStatus, SpillReport, TargetInfo,
+    Training, as_ranges,
 };
 use agentzip_pager::address::PAGE_SIZE;
+use agentzip_pager::attach::Kinship;
 use agentzip_pager::codec::Algorithm;
 use agentzip_pager::error::Error;
+use agentzip_pager::recode::Tier;
 use agentzip_pager::target::Target;
-use agentzip_pager::{engine, features as probes, points, region, shared, space, target};
+use agentzip_pager::{
+    engine, features as probes, points, recode, region, shared, space, target, train,
+};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -31,7 +37,8 @@ struct EngineSettings {
 impl EngineSettings {
     #[new]
     #[pyo3(signature = (run_dir, *, pool_bytes_max=8 << 30, algorithm="zstd", level=3,
-                        fault_threads=2, stop_limit_us=20_000, chunk_pages=1024, crash_at=None))]
+                        fault_threads=2, stop_limit_us=20_000, chunk_pages=1024, crash_at=None,
+                        deduplicate=true, swap_path=None, swap_bytes_max=0))]
     // Python's keyword arguments are the settings object; Rust's side gets one value.
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -43,6 +50,9 @@ impl EngineSettings {
         stop_limit_us: u64,
         chunk_pages: usize,
         crash_at: Option<String>,
+        deduplicate: bool,
+        swap_path: Option<String>,
+        swap_bytes_max: u64,
     ) -> PyResult<Self> {
         let algorithm = Algorithm::parse(algorithm, level)
             .map_err(|problem| raise(Error::InvalidSetting { field: "algorithm", problem }))?;
@@ -53,6 +63,9 @@ impl EngineSettings {
             fault_threads,
             stop_limit: Duration::from_micros(stop_limit_us),
             chunk_pages,
+            deduplicate,
+            swap_path: swap_path.map(Into::into),
+            swap_bytes_max,
         };
         settings.check().map_err(raise)?;
         Ok(Self { settings, crash_at })
@@ -78,9 +91,17 @@ impl Engine {
         self.0.adopted().to_vec()
     }
 
-    #[pyo3(signature = (pid, start_time=None))]
-    fn attach(&self, py: Python<'_>, pid: i32, start_time: Option<u64>) -> PyResult<AttachReport> {
-        let report = py.detach(|| self.0.attach(pid, start_time)).map_err(raise)?;
+    #[pyo3(signature = (pid, start_time=None, *, domain="", image=""))]
+    fn attach(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        start_time: Option<u64>,
+        domain: &str,
+        image: &str,
+    ) -> PyResult<AttachReport> {
+        let kinship = Kinship::of(domain, image);
+        let report = py.detach(|| self.0.attach(pid, start_time, kinship)).map_err(raise)?;
         Ok(AttachReport::new(pid, &report))
     }
 
@@ -119,6 +140,104 @@ impl Engine {
     fn page_in_space(&self, py: Python<'_>, space_id: u64) -> PyResult<PageInReport> {
         let report = py.detach(|| self.0.page_in_space(space_id)).map_err(raise)?;
         Ok(PageInReport::new(0, &report))
+    }
+
+    #[pyo3(signature = (pid, *, name="trained", bytes_max=262_144, pages_max=8_000,
+                        normalised=false))]
+    fn train(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        name: &str,
+        bytes_max: usize,
+        pages_max: usize,
+        normalised: bool,
+    ) -> PyResult<Training> {
+        let request = train::Request { bytes_max, pages_max, normalised };
+        let training = py.detach(|| self.0.train(pid, name, request)).map_err(raise)?;
+        Ok(Training::new(&training))
+    }
+
+    #[pyo3(signature = (data, *, name))]
+    fn add_dictionary(&self, py: Python<'_>, data: &[u8], name: &str) -> PyResult<u16> {
+        let added = py.detach(|| self.0.add_dictionary(data, name)).map_err(raise)?;
+        Ok(added.id)
+    }
+
+    #[pyo3(signature = (pid, dictionary_id=None))]
+    fn use_dictionary(&self, pid: i32, dictionary_id: Option<u16>) -> PyResult<()> {
+        self.0.use_dictionary(pid, dictionary_id).map_err(raise)
+    }
+
+    fn measure_dictionary(&self, py: Python<'_>, pid: i32, dictionary_id: u16) -> PyResult<f64> {
+        py.detach(|| self.0.measure_dictionary(pid, dictionary_id)).map_err(raise)
+    }
+
+    fn drop_dictionary(&self, dictionary_id: u16) -> PyResult<()> {
+        self.0.drop_dictionary(dictionary_id).map_err(raise)
+    }
+
+    fn dictionaries(&self) -> Vec<DictionaryInfo> {
+        let references = self.0.shared().store.references.list();
+        let dictionaries = references.iter().filter(|reference| reference.is_dictionary());
+        dictionaries.map(|reference| DictionaryInfo::new(reference)).collect()
+    }
+
+    fn dictionary_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        dictionary_id: u16,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let reference = self.0.shared().store.references.get(dictionary_id);
+        let reference = reference.filter(|reference| reference.is_dictionary());
+        let problem = format!("there is no dictionary {dictionary_id}");
+        let missing = || raise(Error::InvalidSetting { field: "dictionary", problem });
+        Ok(PyBytes::new(py, reference.ok_or_else(missing)?.bytes()))
+    }
+
+    #[pyo3(signature = (pid, *, tier="cold", dictionary_id=None, peer=None, budget_us=None))]
+    fn recode(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        tier: &str,
+        dictionary_id: Option<u16>,
+        peer: Option<i32>,
+        budget_us: Option<u64>,
+    ) -> PyResult<RecodeReport> {
+        let request = recode::Request {
+            tier: Tier::parse(tier).map_err(raise)?,
+            dictionary: dictionary_id,
+            budget: budget_us.map(Duration::from_micros),
+        };
+        let report = py.detach(|| self.0.recode(pid, peer, request)).map_err(raise)?;
+        Ok(RecodeReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (budget_us=None))]
+    fn compact(&self, py: Python<'_>, budget_us: Option<u64>) -> CompactReport {
+        let report = py.detach(|| self.0.compact(budget_us.map(Duration::from_micros)));
+        CompactReport::new(&report)
+    }
+
+    #[pyo3(signature = (pid, *, pages_max=None))]
+    fn spill(&self, py: Python<'_>, pid: i32, pages_max: Option<u64>) -> PyResult<SpillReport> {
+        let most = pages_max.unwrap_or(u64::MAX);
+        let report = py.detach(|| self.0.spill(pid, most)).map_err(raise)?;
+        Ok(SpillReport::new(pid, &report))
+    }
+
+    fn losses(&self) -> Vec<String> {
+        self.0.shared().losses.lock().iter().cloned().collect()
+    }
+
+    fn census(&self, py: Python<'_>, pid: i32) -> PyResult<Vec<CensusRow>> {
+        let rows = py.detach(|| self.0.census(pid)).map_err(raise)?;
+        Ok(rows.iter().map(CensusRow::new).collect())
+    }
+
+    fn release_caches(&self, py: Python<'_>) {
+        py.detach(|| self.0.release_caches());
     }
 
     fn spaces(&self, py: Python<'_>) -> Vec<SpaceStatus> {

@@ -4,10 +4,14 @@ use crate::error::raise;
 use agentzip_pager::address::{ByteAddress, PAGE_SIZE};
 use agentzip_pager::error::Error;
 use agentzip_pager::page_table::Entry;
+use agentzip_pager::references::Reference;
 use agentzip_pager::space::Space;
 use agentzip_pager::stats::Histogram;
+use agentzip_pager::swap::Swap;
 use agentzip_pager::target::Target;
-use agentzip_pager::{attach, engine, page_in, page_out, region};
+use agentzip_pager::{
+    attach, census, compact, engine, page_in, page_out, recode, region, spill, train,
+};
 use pyo3::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -77,6 +81,7 @@ value!(
         pages_stored: u64,
         pages_clean: u64,
         pages_same_filled: u64,
+        pages_deduplicated: u64,
         pages_raw: u64,
         pages_returned: u64,
         pages_pinned: u64,
@@ -100,6 +105,7 @@ impl PageOutReport {
             pages_stored: report.pages_stored,
             pages_clean: report.pages_clean,
             pages_same_filled: report.pages_same_filled,
+            pages_deduplicated: report.pages_deduplicated,
             pages_raw: report.pages_raw,
             pages_returned: report.pages_returned,
             pages_pinned: report.pages_pinned,
@@ -215,6 +221,154 @@ impl SpaceStatus {
 }
 
 value!(
+    /// What a training made.
+    Training {
+        id: u16,
+        bytes: u64,
+        pages_sampled: u64,
+        gain: f64,
+        cpu_us: f64,
+    }
+);
+
+impl Training {
+    /// From the engine's.
+    pub fn new(training: &train::Training) -> Self {
+        Self {
+            id: training.id,
+            bytes: training.bytes,
+            pages_sampled: training.pages_sampled,
+            gain: training.gain,
+            cpu_us: micros(training.cpu),
+        }
+    }
+}
+
+value!(
+    /// One dictionary.
+    DictionaryInfo {
+        id: u16,
+        name: String,
+        domain: String,
+        bytes: u64,
+        uses: u64,
+        dropped: bool,
+    }
+);
+
+impl DictionaryInfo {
+    /// From the engine's.
+    pub fn new(reference: &Reference) -> Self {
+        let domain = reference.domain;
+        Self {
+            id: reference.id,
+            name: reference.name.clone(),
+            domain: if domain == 0 { String::new() } else { format!("{domain:016x}") },
+            bytes: reference.bytes().len() as u64,
+            uses: reference.uses(),
+            dropped: reference.is_dropped(),
+        }
+    }
+}
+
+value!(
+    /// What a background pass did.
+    RecodeReport {
+        pid: i32,
+        pages_seen: u64,
+        pages_recoded: u64,
+        pages_delta: u64,
+        bytes_before: u64,
+        bytes_after: u64,
+        cpu_us: f64,
+        done: bool,
+        preempted: bool,
+    }
+);
+
+impl RecodeReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &recode::RecodeReport) -> Self {
+        Self {
+            pid,
+            pages_seen: report.pages_seen,
+            pages_recoded: report.pages_recoded,
+            pages_delta: report.pages_delta,
+            bytes_before: report.bytes_before,
+            bytes_after: report.bytes_after,
+            cpu_us: micros(report.cpu),
+            done: report.done,
+            preempted: report.preempted,
+        }
+    }
+}
+
+value!(
+    /// What a compaction did.
+    CompactReport {
+        pages_moved: u64,
+        bytes_before: u64,
+        bytes_after: u64,
+        cpu_us: f64,
+        done: bool,
+    }
+);
+
+impl CompactReport {
+    /// From the engine's.
+    pub fn new(report: &compact::CompactReport) -> Self {
+        Self {
+            pages_moved: report.pages_moved,
+            bytes_before: report.bytes_before,
+            bytes_after: report.bytes_after,
+            cpu_us: micros(report.cpu),
+            done: report.done,
+        }
+    }
+}
+
+value!(
+    /// What a spill to the disk tier did.
+    SpillReport {
+        pid: i32,
+        pages_spilled: u64,
+        bytes_spilled: u64,
+        cpu_us: f64,
+        stopped: String,
+    }
+);
+
+impl SpillReport {
+    /// From the engine's.
+    pub fn new(pid: i32, report: &spill::SpillReport) -> Self {
+        Self {
+            pid,
+            pages_spilled: report.pages_spilled,
+            bytes_spilled: report.bytes_spilled,
+            cpu_us: micros(report.cpu),
+            stopped: report.stopped.clone(),
+        }
+    }
+}
+
+value!(
+    /// One class of memory in one encoding.
+    CensusRow {
+        class_name: &'static str,
+        codec: &'static str,
+        pages: u64,
+        bytes: u64,
+    }
+);
+
+impl CensusRow {
+    /// From the engine's.
+    pub fn new(row: &census::CensusRow) -> Self {
+        Self { class_name: row.class_name, codec: row.codec, pages: row.pages, bytes: row.bytes }
+    }
+}
+
+value!(
     /// A latency distribution.
     Latency {
         count: u64,
@@ -259,9 +413,15 @@ value!(
         pool_payload_bytes: u64,
         pool_bytes_max: u64,
         pool_slots: u64,
+        pool_waste_bytes: u64,
         table_bytes: u64,
+        index_bytes: u64,
+        dictionary_bytes: u64,
+        swap_bytes: u64,
+        swap_bytes_max: u64,
         faults: u64,
         faults_zero: u64,
+        faults_swap: u64,
         faults_already_present: u64,
         faults_retried: u64,
         pages_lost: u64,
@@ -287,12 +447,18 @@ impl EngineStats {
         let tables = shared.all_spaces();
         Self {
             pool_bytes: shared.store.resident_bytes(),
-            pool_payload_bytes: pool.bytes_slots,
+            pool_payload_bytes: pool.bytes_payload,
             pool_bytes_max: pool.bytes_max,
             pool_slots: pool.slots,
+            pool_waste_bytes: shared.store.resident_bytes().saturating_sub(pool.bytes_payload),
+            index_bytes: shared.store.index_bytes() + shared.caches.memory_bytes(),
+            dictionary_bytes: shared.store.references.memory_bytes(),
+            swap_bytes: shared.store.swap().map_or(0, Swap::bytes),
+            swap_bytes_max: shared.store.swap().map_or(0, Swap::bytes_max),
             table_bytes: tables.iter().map(|space| space.table.words().resident_bytes()).sum(),
             faults: counters.faults,
             faults_zero: counters.faults_zero,
+            faults_swap: counters.faults_swap,
             faults_already_present: counters.faults_already_present,
             faults_retried: counters.faults_retried,
             pages_lost: counters.pages_lost,
@@ -317,6 +483,7 @@ value!(
         protection: String,
         name: String,
         kind: &'static str,
+        class_name: &'static str,
         resident_bytes: u64,
         out_bytes: u64,
         movable: bool,
@@ -344,6 +511,7 @@ impl Region {
             protection: region.protection.clone(),
             name: region.name.clone(),
             kind: decision.kind.name(),
+            class_name: region.class().name(),
             resident_bytes: region.resident,
             out_bytes: out,
             movable: decision.movable,
@@ -383,6 +551,12 @@ pub fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PageInReport>()?;
     module.add_class::<DetachReport>()?;
     module.add_class::<SpaceStatus>()?;
+    module.add_class::<Training>()?;
+    module.add_class::<DictionaryInfo>()?;
+    module.add_class::<RecodeReport>()?;
+    module.add_class::<CompactReport>()?;
+    module.add_class::<CensusRow>()?;
+    module.add_class::<SpillReport>()?;
     module.add_class::<Latency>()?;
     module.add_class::<EngineStats>()?;
     module.add_class::<Region>()?;

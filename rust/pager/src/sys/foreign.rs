@@ -111,3 +111,29 @@ pub fn defer() {
     // SAFETY: numbers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
+
+/// Give the calling thread the lowest priority (`true`), or an ordinary one.
+///
+/// Not the idle class: a thread of that class which holds a lock can be kept from the processor for
+/// as long as others want it.
+pub fn background(on: bool) {
+    // SAFETY: numbers only; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, if on { 19 } else { 0 }) };
+}
+
+/// Run a part of background work that others wait for, as an ordinary thread.
+pub fn in_foreground<T>(part: impl FnOnce() -> T) -> T {
+    background(false);
+    let result = part();
+    background(true);
+    result
+}
+
+/// Processor time of the calling thread.
+#[must_use]
+pub fn thread_time() -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

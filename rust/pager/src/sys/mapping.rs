@@ -125,6 +125,15 @@ impl SharedMapping {
         true
     }
 
+    /// Overwrite a range with zeros: what was there must not be read by the next owner's mistake.
+    pub fn wipe(&self, offset: u64, length: usize) {
+        let offset = offset as usize;
+        if offset.checked_add(length).is_some_and(|end| end <= self.length) {
+            // SAFETY: the range is inside the mapping (checked).
+            unsafe { self.base.as_ptr().add(offset).write_bytes(0, length) };
+        }
+    }
+
     /// Give the memory of a range back to the host; it reads as zeros afterwards.
     pub fn punch(&self, start: u64, length: u64) {
         use rustix::fs::{FallocateFlags, fallocate};
@@ -147,6 +156,81 @@ impl SharedMapping {
     #[must_use]
     pub fn number(&self) -> i32 {
         self.descriptor.as_raw_fd()
+    }
+}
+
+/// A memfd that nobody can change any more, mapped for reading.
+#[derive(Debug)]
+pub struct SealedBytes {
+    /// Keeps the memfd in our descriptor table, and so in the keeper's.
+    _descriptor: OwnedFd,
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is never written again (sealed), so any thread may read it.
+unsafe impl Send for SealedBytes {}
+// SAFETY: as above.
+unsafe impl Sync for SealedBytes {}
+
+impl SealedBytes {
+    /// Make a memfd of this name with these parts one after the other, and seal it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn create(name: &str, parts: &[&[u8]]) -> io::Result<Self> {
+        use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+        use std::io::Write;
+        let descriptor = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let mut file = std::fs::File::from(descriptor);
+        for part in parts {
+            file.write_all(part)?;
+        }
+        let descriptor = OwnedFd::from(file);
+        fcntl_add_seals(&descriptor, Self::seals())?;
+        Self::map(descriptor)
+    }
+
+    fn seals() -> rustix::fs::SealFlags {
+        use rustix::fs::SealFlags;
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+    }
+
+    /// Map a memfd that was sealed.
+    ///
+    /// # Errors
+    /// It is not sealed or empty (its making was cut short), or the kernel's answer.
+    pub fn map(descriptor: OwnedFd) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        if !rustix::fs::fcntl_get_seals(&descriptor)?.contains(Self::seals()) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let length = rustix::fs::fstat(&descriptor)?.st_size as usize;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let base = unsafe {
+            let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
+            mmap(std::ptr::null_mut(), length, read, private, &descriptor, 0)?
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
+        // Best effort: without it a swapping host can slow a fault, never falsify it.
+        // SAFETY: mlock2 on our own mapping changes no contents.
+        let _ = unsafe { libc::mlock2(base.as_ptr().cast(), length, libc::MLOCK_ONFAULT) };
+        Ok(Self { _descriptor: descriptor, base, length })
+    }
+}
+
+impl AsRef<[u8]> for SealedBytes {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: mapped readable for the whole length as long as `self` lives; the seals, checked
+        // before the mapping was made, rule out that anybody writes or shrinks it.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for SealedBytes {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no borrow of it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 

@@ -19,3 +19,4 @@ pub mod pagemap;
 pub mod ptrace;
 pub mod twin;
 pub mod userfaultfd;
+pub mod zstd_dictionary;

@@ -1,0 +1,69 @@
+//! What of a program is out: how many pages and bytes, by class of memory and by codec.
+
+use crate::address::{ByteAddress, PAGES_END, PageNumber};
+use crate::codec::CodecId;
+use crate::page_table::Entry;
+use crate::region;
+use crate::space::Space;
+use crate::target;
+use std::collections::BTreeMap;
+
+/// One class of memory in one encoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CensusRow {
+    /// Class of the regions.
+    pub class_name: &'static str,
+    /// Encoding of the pages.
+    pub codec: &'static str,
+    /// Pages that are out.
+    pub pages: u64,
+    /// Their bytes in the pool; a slot that several pages share counts for each.
+    pub bytes: u64,
+}
+
+/// Count the pages of a space that are out.
+#[must_use]
+pub fn census(space: &Space) -> Vec<CensusRow> {
+    let text = target::read_maps(space.header.pid, true).unwrap_or_default();
+    let regions = region::parse(&text);
+    let mut counts: BTreeMap<(&'static str, &'static str), (u64, u64)> = BTreeMap::new();
+    let mut count = |class: &'static str, entry: Entry| {
+        let (codec, bytes) = match entry {
+            Entry::Pooled(stored) => (codec_name(stored.codec), u64::from(stored.len)),
+            Entry::Same { .. } => ("same", 0),
+            _ => return,
+        };
+        let row = counts.entry((class, codec)).or_default();
+        row.0 += 1;
+        row.1 += bytes;
+    };
+    let _core = space.core.lock();
+    let mut next = PageNumber(0);
+    for region in &regions {
+        let pages = ByteAddress(region.range.start).page()..ByteAddress(region.range.end).page_up();
+        space.table.for_each(next..pages.start, |_, entry| count("other", entry));
+        let class = region.class().name();
+        space.table.for_each(pages.clone(), |_, entry| count(class, entry));
+        next = pages.end;
+    }
+    space.table.for_each(next..PageNumber(PAGES_END), |_, entry| count("other", entry));
+    counts
+        .into_iter()
+        .map(|((class_name, codec), (pages, bytes))| CensusRow { class_name, codec, pages, bytes })
+        .collect()
+}
+
+/// The name that people see.
+#[must_use]
+pub fn codec_name(codec: CodecId) -> &'static str {
+    match codec {
+        CodecId::RAW => "raw",
+        CodecId::LZ4 => "lz4",
+        CodecId::ZSTD => "zstd",
+        CodecId::DICT => "zstd-dict",
+        CodecId::COLD => "cold",
+        CodecId::DELTA => "delta",
+        CodecId::SWAP => "swap",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,211 @@
+//! Pages made independent of where the kernel happened to map things.
+//!
+//! Two sandboxes of one image hold the same objects at different addresses, so their pages differ
+//! in every pointer. A [`Layout`] knows the address space of one process as *areas* that move
+//! together, and gives each a *canonical* range that is the same in every process of the image.
+//! [`Layout::apply`] exchanges the two: a word that points into an area becomes the canonical
+//! one, a canonical word becomes the pointer, every other word stays. Areas are user addresses
+//! and canonical ranges lie above them, all disjoint, so the exchange is its own inverse and
+//! needs no escapes. Any layout that [`Layout::from_bytes`] accepts has that property; what the
+//! areas are decides only how much is saved.
+//!
+//! Which areas (measured on pandas processes, next best in brackets): one for each mapped file
+//! with its bss, found again by its name; heap and stack; and all other mappings as one, by the
+//! distance from the top of the mapped area (by rank: 5 % larger deltas). That distance is
+//! counted in whole pools of Python's allocator, or objects would change their place in a pool.
+//! It does not know what a page holds: data that looks like a pointer is exchanged as well.
+
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::address::{ADDRESS_BITS, PAGE_SIZE, Page};
+use crate::region::Region;
+
+mod place;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use table::Table;
+
+/// First address that no process can have: the canonical ranges lie in
+/// `CANONICAL_START..CANONICAL_END`.
+const CANONICAL_START: u64 = 1 << ADDRESS_BITS;
+const CANONICAL_END: u64 = 2 << ADDRESS_BITS;
+/// Bounds the bytes of a layout (96 KiB). A browser's process has some hundred areas; beyond the
+/// bound the smallest go without.
+const AREAS_MAX: usize = 4096;
+/// "AZLY" and the version of the format.
+const MAGIC: u64 = 0x0001_594c_5a41;
+const AREA_BYTES: usize = 24;
+/// Magic number and number of areas before the areas, checksum behind them.
+const FRAME_BYTES: usize = 24;
+
+/// Addresses that keep their distance in every process, and where that is in no process at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Area {
+    start: u64,
+    length: u64,
+    canonical: u64,
+}
+
+impl Area {
+    const fn addresses(&self) -> Range<u64> {
+        self.start..self.start + self.length
+    }
+
+    const fn canonical(&self) -> Range<u64> {
+        self.canonical..self.canonical + self.length
+    }
+
+    /// What all else relies on, for one area: whole pages, on its own side of the border.
+    fn is_sound(&self) -> bool {
+        let page = PAGE_SIZE as u64;
+        let aligned = [self.start, self.length, self.canonical].iter().all(|at| at % page == 0);
+        let end = self.start.checked_add(self.length);
+        let canonical_end = self.canonical.checked_add(self.length);
+        aligned
+            && self.length > 0
+            && end.is_some_and(|end| end <= CANONICAL_START)
+            && self.canonical >= CANONICAL_START
+            && canonical_end.is_some_and(|end| end <= CANONICAL_END)
+    }
+}
+
+/// Bytes that are no layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Another format, or cut.
+    #[error("not the bytes of a layout")]
+    Format,
+    /// Changed since they were written.
+    #[error("checksum of a layout does not match")]
+    Checksum,
+    /// Areas that would make different words equal, or that need too large a table.
+    #[error("areas of a layout overlap or are out of bounds")]
+    Areas,
+}
+
+/// Where one process has its mappings, and where they are in every process. Never changes: a
+/// page must be read with the layout it was written with.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Sorted by address, disjoint on both sides.
+    areas: Vec<Area>,
+    table: Table,
+}
+
+impl Layout {
+    /// The layout of a process with these regions.
+    ///
+    /// Areas reach into free memory where heap, stack and mappings grow, so that it serves for a
+    /// while; pointers into what is mapped elsewhere later stay as they are.
+    #[must_use]
+    pub fn of(regions: &[Region]) -> Self {
+        let mut areas = place::areas(regions);
+        areas.sort_by_key(|area| std::cmp::Reverse(area.length));
+        areas.truncate(AREAS_MAX);
+        loop {
+            match Self::new(areas.clone()) {
+                Ok(layout) => return layout,
+                // Too large a table: the smallest areas cost most for what they give.
+                Err(_) => areas.truncate(areas.len() / 2),
+            }
+        }
+    }
+
+    fn new(mut areas: Vec<Area>) -> Result<Self, LayoutError> {
+        areas.sort_by_key(|area| area.start);
+        let sound = areas.len() <= AREAS_MAX && areas.iter().all(Area::is_sound);
+        if !sound
+            || !is_disjoint(areas.iter().map(Area::addresses))
+            || !is_disjoint(areas.iter().map(Area::canonical))
+        {
+            return Err(LayoutError::Areas);
+        }
+        let table = Table::new(&areas).ok_or(LayoutError::Areas)?;
+        Ok(Self { areas, table })
+    }
+
+    /// The layout as bytes, for memory that outlives this process.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let head = [MAGIC, self.areas.len() as u64];
+        let words = head
+            .into_iter()
+            .chain(self.areas.iter().flat_map(|area| [area.start, area.length, area.canonical]));
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// The layout that [`Self::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// On any other bytes, so that no damage can make two words equal.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, LayoutError> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let [magic, count, areas @ .., checksum] = words else { return Err(LayoutError::Format) };
+        if !rest.is_empty()
+            || u64::from_le_bytes(*magic) != MAGIC
+            || usize::try_from(u64::from_le_bytes(*count)) != Ok(areas.len() / 3)
+            || areas.len() * 8 % AREA_BYTES != 0
+        {
+            return Err(LayoutError::Format);
+        }
+        if xxh3_64(&bytes[..bytes.len() - 8]) != u64::from_le_bytes(*checksum) {
+            return Err(LayoutError::Checksum);
+        }
+        let (areas, _) = areas.as_chunks::<3>();
+        let area = |words: &[[u8; 8]; 3]| {
+            let [start, length, canonical] = words.map(u64::from_le_bytes);
+            Area { start, length, canonical }
+        };
+        Self::new(areas.iter().map(area).collect())
+    }
+
+    /// Exchange pointers and canonical words of a page. Twice is not at all.
+    pub fn apply(&self, page: &mut Page) {
+        let (words, _) = page.as_chunks_mut::<8>();
+        for bytes in words {
+            let word = u64::from_le_bytes(*bytes);
+            if word < CANONICAL_END {
+                *bytes = word.wrapping_add(self.table.shift(word)).to_le_bytes();
+            }
+        }
+    }
+
+    /// True if [`Self::apply`] changes no page.
+    #[must_use]
+    pub fn is_identity(&self) -> bool {
+        self.areas.is_empty()
+    }
+
+    /// Bytes this layout takes in memory.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        self.table.bytes() + self.areas.capacity() * size_of::<Area>()
+    }
+
+    /// Bytes that [`Self::to_bytes`] makes.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        FRAME_BYTES + self.areas.len() * AREA_BYTES
+    }
+}
+
+impl PartialEq for Layout {
+    /// The table follows from the areas.
+    fn eq(&self, other: &Self) -> bool {
+        self.areas == other.areas
+    }
+}
+
+impl Eq for Layout {}
+
+fn is_disjoint(ranges: impl Iterator<Item = Range<u64>>) -> bool {
+    let mut ranges: Vec<Range<u64>> = ranges.collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.windows(2).all(|pair| pair[0].end <= pair[1].start)
+}

@@ -1,0 +1,233 @@
+//! Which areas a process has, and where each belongs in every process.
+//!
+//! Nothing here can break a page: a wrong guess makes two processes less alike, and
+//! [`Layout`](super::Layout) checks what comes out.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Area, CANONICAL_START};
+use crate::region::{Region, subtract};
+
+const GIB: u64 = 1 << 30;
+/// Places for files begin at multiples of this: the granule above single pages in the table.
+const SLOT: u64 = 256 << 10;
+/// Places of files by hash. 16 GiB for some hundred MiB of libraries: few meet, and the table
+/// stays small.
+const FILES: Range<u64> = CANONICAL_START..CANONICAL_START + 16 * GIB;
+/// Places of files above [`FILE_LARGE`] (data sets, model weights).
+const FILES_LARGE: Range<u64> = CANONICAL_START + 4096 * GIB..CANONICAL_START + 8192 * GIB;
+const FILE_LARGE: u64 = GIB / 4;
+const HEAP: Range<u64> = CANONICAL_START + 32 * GIB..CANONICAL_START + 48 * GIB;
+const STACK: Range<u64> = CANONICAL_START + 63 * GIB..CANONICAL_START + 64 * GIB;
+/// Everything in the mapped area that is nothing else, by its distance from the top.
+const MAPPED: Range<u64> = CANONICAL_START + 1024 * GIB..CANONICAL_START + 2048 * GIB;
+/// Mappings at addresses that the program draws itself (V8), and reservations so large that
+/// their alignment decides where they lie (cages): packed, by size and rank.
+const SCATTERED: Range<u64> =
+    CANONICAL_START + (16 << 10) * GIB..CANONICAL_START + (64 << 10) * GIB;
+const RESERVATION: u64 = GIB;
+/// Distances are counted from a multiple of this: the pool size of CPython's allocator, whose
+/// objects would otherwise move by the pages that the random top is off.
+const POOL: u64 = 16 << 10;
+/// Anonymous memory behind a file that still counts as its bss. The kernel may have merged other
+/// mappings to it, so that its length says nothing.
+const BSS_MAX: u64 = 4 << 20;
+/// Free memory that belongs to heap and mapped area, which grow.
+const GROWTH: u64 = GIB;
+/// How far the main thread's stack may grow by default.
+const STACK_GROWTH: u64 = 8 << 20;
+
+/// The areas of a process with these regions, in no order.
+pub fn areas(regions: &[Region]) -> Vec<Area> {
+    let mut regions: Vec<&Region> =
+        regions.iter().filter(|region| region.range.end <= CANONICAL_START).collect();
+    regions.sort_by_key(|region| region.range.start);
+    let runs = runs(&regions);
+    let mut areas = files(&runs);
+    areas.extend(heap_and_stack(&runs));
+    let top = runs.iter().filter(|run| run.what.is_mapped()).map(|run| run.range.end).max();
+    let Some(top) = top else { return areas };
+    let floor = top.saturating_sub(MAPPED.end - MAPPED.start - GROWTH - POOL);
+    let lies_apart = |run: &&Run| {
+        run.what == What::Anonymous
+            && (run.range.start < floor || run.range.end - run.range.start >= RESERVATION)
+    };
+    areas.extend(scattered(runs.iter().filter(lies_apart)));
+    let lowest = runs
+        .iter()
+        .filter(|run| run.what.is_mapped() && run.range.start >= floor)
+        .map(|run| run.range.start)
+        .min()
+        .unwrap_or(top);
+    let mut taken: Vec<Range<u64>> = areas.iter().map(Area::addresses).collect();
+    taken.extend(runs.iter().filter(lies_apart).map(|run| run.range.clone()));
+    taken.sort_by_key(|range| range.start);
+    let below = runs.iter().map(|run| run.range.end).filter(|end| *end <= lowest).max();
+    let start = lowest.saturating_sub(GROWTH).max(below.unwrap_or(0));
+    let origin = MAPPED.end - top.next_multiple_of(POOL);
+    let rest = subtract(start..top, &taken);
+    areas.extend(rest.into_iter().map(|range| area(&range, range.start + origin)));
+    areas
+}
+
+fn area(range: &Range<u64>, canonical: u64) -> Area {
+    Area { start: range.start, length: range.end - range.start, canonical }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What<'a> {
+    File { inode: u64, name: &'a str },
+    Heap,
+    Stack,
+    Anonymous,
+    Special,
+}
+
+impl What<'_> {
+    fn of(region: &Region) -> What<'_> {
+        match region.name.as_str() {
+            name if region.inode != 0 => What::File { inode: region.inode, name },
+            "[heap]" => What::Heap,
+            "[stack]" => What::Stack,
+            name if name.is_empty() || name.starts_with("[anon") => What::Anonymous,
+            _ => What::Special,
+        }
+    }
+
+    /// Whether `mmap` placed it. (The kernel puts its own pages now beside the libraries, now
+    /// beside the stack.)
+    fn is_mapped(self) -> bool {
+        matches!(self, Self::File { .. } | Self::Anonymous)
+    }
+}
+
+/// Regions in a row that are the same thing.
+struct Run<'a> {
+    what: What<'a>,
+    range: Range<u64>,
+}
+
+fn runs<'a>(regions: &[&'a Region]) -> Vec<Run<'a>> {
+    let mut runs: Vec<Run<'a>> = Vec::new();
+    let mut writable_file = false;
+    for region in regions {
+        let what = What::of(region);
+        let mut range = region.range.clone();
+        if let Some(last) = runs.last_mut() {
+            range.start = range.start.max(last.range.end);
+            if range.is_empty() {
+                continue;
+            }
+            // A library may have holes between its segments.
+            let hole = range.start - last.range.end;
+            let is_file = matches!(what, What::File { .. });
+            if last.what == what && (hole == 0 || is_file && hole < FILE_LARGE) {
+                last.range.end = range.end;
+                writable_file = region.protection.starts_with("rw");
+                continue;
+            }
+            if what == What::Anonymous && hole == 0 && writable_file {
+                let bss = (range.end - range.start).min(BSS_MAX);
+                last.range.end += bss;
+                range.start += bss;
+            }
+        }
+        writable_file = matches!(what, What::File { .. }) && region.protection.starts_with("rw");
+        if !range.is_empty() {
+            runs.push(Run { what, range });
+        }
+    }
+    runs
+}
+
+/// Every file at the place that its name hashes to, or the next free one.
+fn files(runs: &[Run<'_>]) -> Vec<Area> {
+    let mut occurrences: HashMap<&str, u64> = HashMap::new();
+    let mut files = Vec::new();
+    // From the top: there lie the libraries that every process loads first.
+    for run in runs.iter().rev() {
+        if let What::File { name, .. } = run.what {
+            let name = short(name);
+            let occurrence = occurrences.entry(name).or_default();
+            files.push((xxh3_64_with_seed(name.as_bytes(), *occurrence), run.range.clone()));
+            *occurrence += 1;
+        }
+    }
+    files.sort_by_key(|(key, range)| (*key, range.start));
+    let mut taken = Vec::new();
+    files
+        .into_iter()
+        .filter_map(|(key, range)| {
+            let length = range.end - range.start;
+            let (window, slot) =
+                if length > FILE_LARGE { (FILES_LARGE, 4 * GIB) } else { (FILES, SLOT) };
+            let slots = (window.end - window.start) / slot;
+            let wanted = window.start + key % slots * slot;
+            let place = find_place(&taken, wanted..window.end, length, slot)
+                .or_else(|| find_place(&taken, window, length, slot))?;
+            let at = taken.partition_point(|other: &Range<u64>| other.start < place);
+            taken.insert(at, place..place + length);
+            Some(area(&range, place))
+        })
+        .collect()
+}
+
+/// The last two parts of a path: sandboxes of one image may have different roots.
+fn short(name: &str) -> &str {
+    let parent = name.rfind('/').and_then(|slash| name[..slash].rfind('/'));
+    &name[parent.unwrap_or(0)..]
+}
+
+/// First multiple of `slot` inside `window` with `length` free bytes; `taken` is sorted.
+fn find_place(taken: &[Range<u64>], window: Range<u64>, length: u64, slot: u64) -> Option<u64> {
+    let mut place = window.start;
+    let first = taken.partition_point(|other| other.end <= place);
+    for other in &taken[first..] {
+        if place + length <= other.start {
+            break;
+        }
+        place = other.end.next_multiple_of(slot);
+    }
+    (place + length <= window.end).then_some(place)
+}
+
+fn heap_and_stack(runs: &[Run<'_>]) -> Vec<Area> {
+    let mut areas = Vec::new();
+    if let Some(at) = runs.iter().position(|run| run.what == What::Heap) {
+        let next = runs.get(at + 1).map_or(CANONICAL_START, |next| next.range.start);
+        let Range { start, end } = runs[at].range;
+        let end = next.min(end.saturating_add(GROWTH)).min(start + HEAP.end - HEAP.start);
+        areas.push(area(&(start..end), HEAP.start));
+    }
+    if let Some(at) = runs.iter().position(|run| run.what == What::Stack) {
+        let below = at.checked_sub(1).map_or(0, |below| runs[below].range.end);
+        let Range { start, end } = runs[at].range;
+        let grown = start.min(end.saturating_sub(STACK_GROWTH));
+        let start = below.max(grown).max(end.saturating_sub(STACK.end - STACK.start));
+        areas.push(area(&(start..end), STACK.end - (end - start)));
+    }
+    areas
+}
+
+fn scattered<'a>(runs: impl Iterator<Item = &'a Run<'a>>) -> Vec<Area> {
+    let mut runs: Vec<Range<u64>> = runs.map(|run| run.range.clone()).collect();
+    // Reservations lie in random order, but each has its own size.
+    runs.sort_by_key(|range| (std::cmp::Reverse((range.end - range.start).ilog2()), range.start));
+    let mut place = SCATTERED.start;
+    let mut areas = Vec::new();
+    for range in runs {
+        let length = range.end - range.start;
+        // The low bits are what the program sees of an aligned block; they stay.
+        let alignment = if length >= RESERVATION { 4 * GIB } else { SLOT };
+        let canonical = place.next_multiple_of(alignment) + range.start % alignment;
+        if canonical + length > SCATTERED.end {
+            continue;
+        }
+        areas.push(area(&range, canonical));
+        place = canonical + length;
+    }
+    areas
+}
