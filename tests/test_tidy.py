@@ -297,9 +297,15 @@ def _dunder_all(tree: ast.Module) -> list[str] | None:
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
-    """What a module defines or imports at its top level."""
+    """What a module defines or imports at its top level, also only for the type checker."""
     names: set[str] = set()
-    for node in tree.body:
+    typed = [
+        item
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for item in node.body
+    ]
+    for node in [*tree.body, *typed]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):

@@ -35,8 +35,8 @@ class EngineSettings:
         chunk_pages: int = 1024,
         crash_at: str | None = None,
         deduplicate: bool = True,
-        swap_path: str | None = None,
-        swap_bytes_max: int = 0,
+        disk_path: str | None = None,
+        disk_bytes_max: int = 0,
     ) -> None:
         """
         Args:
@@ -50,8 +50,8 @@ class EngineSettings:
             crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point
                 (tests only).
             deduplicate: Equal pages of a trust domain share one slot of the pool.
-            swap_path: File that the coldest pages may be written to, encrypted; None for none.
-            swap_bytes_max: Most bytes of that file.
+            disk_path: File that the coldest pages may be written to, encrypted; None for none.
+            disk_bytes_max: Most bytes of that file.
 
         Raises:
             InvalidSetting: a value is out of its range; the message names it.
@@ -213,7 +213,7 @@ class CensusRow:
 
     class_name: str
     codec: str
-    """`raw`, `lz4`, `zstd`, `zstd-dict`, `cold`, `delta`, `swap`, or `same` (same-filled)."""
+    """`raw`, `lz4`, `zstd`, `zstd-dict`, `cold`, `delta`, `disk`, or `same` (same-filled)."""
     pages: int
     bytes: int
     """Encoded bytes; a slot that several pages share counts for each."""
@@ -243,12 +243,12 @@ class EngineStats:
     """Memory of the books on slots and of what finds equal and similar pages."""
     dictionary_bytes: int
     """Memory of dictionaries and layouts, with their decoding tables."""
-    swap_bytes: int
+    disk_bytes: int
     """Bytes of the swap file that are taken."""
-    swap_bytes_max: int
+    disk_bytes_max: int
     faults: int
     faults_zero: int
-    faults_swap: int
+    faults_disk: int
     """Faults answered from the disk tier."""
     faults_already_present: int
     """EEXIST answers: the page was home already; the toucher was woken explicitly."""

@@ -104,6 +104,8 @@ class ControlServer:
         run_dir: Where the socket is made; it must exist.
         request_stop: Called when a client asks for shutdown; must return at once.
         about: Facts about the daemon that `status` adds to its answer.
+        kinship: (domain, image) that a process is attached with, by its pid.
+        before_page_out: Called with the pid before a target's pages leave.
     """
 
     def __init__(
@@ -112,11 +114,15 @@ class ControlServer:
         run_dir: Path,
         request_stop: Callable[[], None] = lambda: None,
         about: Callable[[], JsonObject] = dict,
+        kinship: Callable[[int], tuple[str, str]] = lambda _pid: ("", ""),
+        before_page_out: Callable[[int], None] = lambda _pid: None,
     ) -> None:
         self.path = run_dir / SOCKET_NAME
         self._engine = engine
         self._request_stop = request_stop
         self._about = about
+        self._kinship = kinship
+        self._before_page_out = before_page_out
         self._places = threading.Semaphore(_CLIENTS_MAX)
         self._closing = threading.Event()
         self._listener = _listen(self.path)
@@ -203,7 +209,9 @@ class ControlServer:
     def _handlers(self) -> dict[str, Callable[[JsonObject], Any]]:
         return {
             "attach": self._attach,
+            "census": self._census,
             "detach": self._detach,
+            "dictionaries": self._dictionaries,
             "inspect": self._inspect,
             "page_in": self._page_in,
             "page_out": self._page_out,
@@ -217,14 +225,20 @@ class ControlServer:
         start_time = params.get("start_time")
         if start_time is not None:
             start_time = _integer(params, "start_time")
-        return asdict(self._engine.attach(_integer(params, "pid"), start_time))
+        pid = _integer(params, "pid")
+        domain, image = self._kinship(pid)
+        return asdict(self._engine.attach(pid, start_time, domain=domain, image=image))
 
     def _page_out(self, params: JsonObject) -> JsonObject:
-        return asdict(
-            self._engine.page_out(
-                _integer(params, "pid"), _ranges(params, "ranges"), _ranges(params, "keep")
-            )
-        )
+        pid, ranges = _integer(params, "pid"), _ranges(params, "ranges")
+        self._before_page_out(pid)
+        return asdict(self._engine.page_out(pid, ranges, _ranges(params, "keep")))
+
+    def _census(self, params: JsonObject) -> list[JsonObject]:
+        return [asdict(row) for row in self._engine.census(_integer(params, "pid"))]
+
+    def _dictionaries(self, _params: JsonObject) -> list[JsonObject]:
+        return [asdict(info) for info in self._engine.dictionaries()]
 
     def _page_in(self, params: JsonObject) -> JsonObject:
         return asdict(self._engine.page_in(_integer(params, "pid"), _ranges(params, "ranges")))
@@ -344,6 +358,16 @@ class ControlClient:
         """Every mapping of a process."""
         answers = self.call("inspect", {"pid": pid})
         return [model.from_mapping(model.Region, answer) for answer in answers]
+
+    def census(self, pid: int) -> list[model.CensusRow]:
+        """What of a target is out, by class of memory and by codec."""
+        answers = self.call("census", {"pid": pid})
+        return [model.from_mapping(model.CensusRow, answer) for answer in answers]
+
+    def dictionaries(self) -> list[model.DictionaryInfo]:
+        """Every dictionary that the engine holds."""
+        answers = self.call("dictionaries")
+        return [model.from_mapping(model.DictionaryInfo, answer) for answer in answers]
 
     def spaces(self) -> list[model.SpaceStatus]:
         """Every managed address space."""

@@ -20,6 +20,8 @@ The exception tree.
     ├── NotEnoughMemory       too little memory to bring pages home
     ├── TargetsRemain         an engine cannot close while it manages targets
     ├── DaemonUnreachable     no daemon answers on the socket
+    ├── TrimRefused           a sandbox offers no trim, or its offer is not trusted
+    ├── DictionaryRefused     a trained dictionary holds traces of the machine, or does not pay
     └── InternalError         a bug; please report it
 
 The Rust core raises exactly these, by name; nothing else crosses the seam.
@@ -32,6 +34,7 @@ __all__ = [
     "AlreadyRunning",
     "AlreadyTraced",
     "DaemonUnreachable",
+    "DictionaryRefused",
     "IncompatibleState",
     "InternalError",
     "InvalidSetting",
@@ -45,6 +48,7 @@ __all__ = [
     "TargetBusy",
     "TargetGone",
     "TargetsRemain",
+    "TrimRefused",
     "Unsupported",
     "WrongArchitecture",
 ]
@@ -183,6 +187,19 @@ class TargetsRemain(AgentZipError):
     """An engine cannot close while it still manages targets."""
 
     exit_code = 20
+
+
+class TrimRefused(AgentZipError):
+    """A sandbox offers no trim, or its offer is not trusted."""
+
+    exit_code = 21
+    hint = "the sandbox agrees by serving the socket that AGENTZIP_TRIM_SOCKET names (docs/trim.md)"
+
+
+class DictionaryRefused(AgentZipError):
+    """A trained dictionary holds traces of this machine, or does not pay."""
+
+    exit_code = 22
 
 
 class InternalError(AgentZipError):

@@ -70,9 +70,9 @@ class Settings:
     """Fault injection for tests: `NAME` or `NAME:N`."""
     deduplicate: bool = True
     """Equal pages of a trust domain share one slot of the pool."""
-    swap_path: Path | None = None
+    disk_path: Path | None = None
     """File that the coldest pages may be written to, encrypted; None for none."""
-    swap_bytes_max: int = 0
+    disk_bytes_max: int = 0
     """Most bytes of that file."""
 
     def __post_init__(self) -> None:
@@ -274,11 +274,11 @@ class EngineStats:
     table_bytes: int
     index_bytes: int
     dictionary_bytes: int
-    swap_bytes: int
-    swap_bytes_max: int
+    disk_bytes: int
+    disk_bytes_max: int
     faults: int
     faults_zero: int
-    faults_swap: int
+    faults_disk: int
     faults_already_present: int
     faults_retried: int
     pages_lost: int

@@ -134,8 +134,8 @@ class _NativePager:
                 chunk_pages=settings.chunk_pages,
                 crash_at=settings.crash_at,
                 deduplicate=settings.deduplicate,
-                swap_path=None if settings.swap_path is None else str(settings.swap_path),
-                swap_bytes_max=settings.swap_bytes_max,
+                disk_path=None if settings.disk_path is None else str(settings.disk_path),
+                disk_bytes_max=settings.disk_bytes_max,
             )
         )
 

@@ -288,7 +288,7 @@ class FakeEngine:
         """Refuse: the fake host has no swap file."""
         with self._lock:
             self._managed(pid)
-            raise InvalidSetting("swap_path: no swap file is configured")
+            raise InvalidSetting("disk_path: no swap file is configured")
 
     def losses(self) -> list[str]:
         """Nothing is ever lost."""
@@ -342,12 +342,12 @@ class FakeEngine:
                 pool_waste_bytes=0,
                 index_bytes=0,
                 dictionary_bytes=sum(info.bytes for info in self._dictionaries.values()),
-                swap_bytes=0,
-                swap_bytes_max=0,
+                disk_bytes=0,
+                disk_bytes_max=0,
                 table_bytes=sum(space.bytes_table for space in spaces),
                 faults=sum(space.faults for space in spaces),
                 faults_zero=0,
-                faults_swap=0,
+                faults_disk=0,
                 faults_already_present=0,
                 faults_retried=0,
                 pages_lost=self.pages_lost,

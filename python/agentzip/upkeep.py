@@ -12,15 +12,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from agentzip import dictionaries
 from agentzip.errors import AgentZipError
 from agentzip.pager import Pager
 from agentzip.policy import tiers
 
-__all__ = ["Upkeep", "UpkeepSettings"]
+__all__ = ["Upkeep"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,18 +38,6 @@ _GAIN_MIN = 1.02
 
 _CACHES_IDLE_S = 60.0
 """What finds equal and similar pages is dropped after this time without background work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepSettings:
-    """How much background work there is, and with which dictionaries."""
-
-    rules: tiers.Rules = field(default_factory=tiers.Rules)
-    dictionary: Literal["auto", "prebuilt", "none"] | tuple[str, ...] = "auto"
-    """
-    `auto`: trained ones, and prebuilt ones until there are any; `prebuilt`: only those; `none`; or
-    names of prebuilt ones.
-    """
 
 
 @dataclass(slots=True)
@@ -87,7 +74,7 @@ class Upkeep:
     def __init__(
         self,
         engine: Pager,
-        settings: UpkeepSettings,
+        settings: tiers.Background,
         kinship: Callable[[int], tuple[str, str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -199,7 +186,7 @@ class Upkeep:
             pool_bytes=stats.pool_bytes,
             pool_bytes_max=stats.pool_bytes_max,
             pool_waste_bytes=stats.pool_waste_bytes,
-            swap_bytes_free=max(0, stats.swap_bytes_max - stats.swap_bytes),
+            disk_bytes_free=max(0, stats.disk_bytes_max - stats.disk_bytes),
         )
 
     def _act(self, action: tiers.Action) -> None:

@@ -24,7 +24,7 @@ HOST = tiers.HostState(
     pool_bytes=200_000_000,
     pool_bytes_max=8_000_000_000,
     pool_waste_bytes=0,
-    swap_bytes_free=0,
+    disk_bytes_free=0,
 )
 RULES = tiers.Rules()
 
@@ -49,7 +49,7 @@ hosts = st.builds(
     pool_bytes=st.integers(0, 10**10),
     pool_bytes_max=st.integers(1 << 20, 10**10),
     pool_waste_bytes=st.integers(0, 10**9),
-    swap_bytes_free=st.integers(0, 10**10),
+    disk_bytes_free=st.integers(0, 10**10),
 )
 
 
@@ -102,7 +102,7 @@ def test_a_plan_stays_within_its_bounds(
                 assert peer.pid != target.pid
                 assert (peer.domain, peer.image) == (target.domain, target.image)
         if isinstance(action, tiers.Spill):
-            assert host.swap_bytes_free > 0
+            assert host.disk_bytes_free > 0
             assert 0 < action.pages_max <= max(1, by_pid[action.pid].pages_out)
 
 
@@ -112,7 +112,7 @@ def test_the_longest_idle_pages_go_to_the_disk_above_the_threshold() -> None:
         replace(TARGET, pid=1, idle_s=50.0, bytes_pool=100, pages_out=10),
         replace(TARGET, pid=2, idle_s=500.0, bytes_pool=100, pages_out=10),
     ]
-    host = replace(HOST, pool_bytes=950, pool_bytes_max=1000, swap_bytes_free=10_000)
+    host = replace(HOST, pool_bytes=950, pool_bytes_max=1000, disk_bytes_free=10_000)
 
     spills = [
         action for action in tiers.plan(states, host, RULES) if isinstance(action, tiers.Spill)

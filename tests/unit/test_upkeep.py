@@ -4,7 +4,7 @@ import os
 
 from agentzip.policy import tiers
 from agentzip.testing import FakeEngine, FakeTarget
-from agentzip.upkeep import Upkeep, UpkeepSettings
+from agentzip.upkeep import Upkeep
 
 PAGES = 70_000
 
@@ -18,11 +18,11 @@ class _Clock:
 
 
 def _upkeep(
-    *pids: int, settings: UpkeepSettings | None = None
+    *pids: int, settings: tiers.Background | None = None
 ) -> tuple[FakeEngine, Upkeep, _Clock]:
     engine = FakeEngine([FakeTarget(pid, pages=PAGES) for pid in pids])
     clock = _Clock()
-    upkeep = Upkeep(engine, settings or UpkeepSettings(), lambda _pid: ("domain", "image"), clock)
+    upkeep = Upkeep(engine, settings or tiers.Background(), lambda _pid: ("domain", "image"), clock)
     for pid in pids:
         engine.attach(pid, domain="domain", image="image")
         engine.page_out(pid)
@@ -73,7 +73,7 @@ def test_the_dictionary_of_a_target_goes_with_it() -> None:
 
 def test_no_dictionary_means_none() -> None:
     """`compression.dictionary: none` trains nothing and loads nothing."""
-    settings = UpkeepSettings(dictionary="none")
+    settings = tiers.Background(dictionary="none")
     engine, upkeep, clock = _upkeep(7, settings=settings)
     upkeep.before_page_out(7)
     upkeep.step()
@@ -97,7 +97,7 @@ def test_a_python_process_gets_the_shipped_dictionary_until_there_is_a_trained_o
     """This very process is one; nothing of it is touched."""
     pid = os.getpid()
     engine = FakeEngine([FakeTarget(pid)])
-    upkeep = Upkeep(engine, UpkeepSettings(dictionary="prebuilt"), lambda _pid: ("d", "i"))
+    upkeep = Upkeep(engine, tiers.Background(dictionary="prebuilt"), lambda _pid: ("d", "i"))
     engine.attach(pid)
     upkeep.before_page_out(pid)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from agentzip import errors
-from agentzip.cli import checks, launch, targets
+from agentzip.cli import checks, configuration, dictionary, launch, measure, targets, trim
 from agentzip.cli.options import Invocation
 from agentzip.cli.output import print_error
 from agentzip.daemon import default_run_dir
@@ -85,7 +85,11 @@ def _globals(
 
 launch.register(app)
 targets.register(app)
+trim.register(app)
 checks.register(app)
+dictionary.register(app)
+configuration.register(app)
+measure.register(app)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -136,8 +136,8 @@ def demo(
     sandboxes: Annotated[
         int, typer.Option("--sandboxes", metavar="N", min=1, max=64, help="How many agents.")
     ] = 4,
-    pool_size: PoolSizeOption = "8GB",
-    algorithm: AlgorithmOption = "zstd",
+    pool_size: PoolSizeOption = None,
+    algorithm: AlgorithmOption = None,
     level: LevelOption = None,
     as_json: JsonOption = False,
 ) -> None:

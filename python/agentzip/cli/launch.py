@@ -20,11 +20,12 @@ from agentzip import model
 from agentzip.cli import signals
 from agentzip.cli.options import (
     AlgorithmOption,
+    ConfigOption,
     JsonOption,
     LevelOption,
     PidArgument,
     PoolSizeOption,
-    settings_of,
+    configured_settings,
 )
 from agentzip.cli.output import print_json, print_text, set_up_logging
 from agentzip.cli.targets import page_out_text
@@ -40,9 +41,10 @@ from agentzip.errors import (
 )
 from agentzip.host import processes
 from agentzip.pager import Pager
+from agentzip.uniform import fixed_addresses, uniform_command
 from agentzip.units import format_microseconds, parse_duration
 
-__all__ = ["register"]
+__all__ = ["register", "start"]
 
 _LOOK_SECONDS = 0.5
 """How often `attach` in the foreground looks whether the process still lives."""
@@ -57,8 +59,9 @@ def register(app: typer.Typer) -> None:
 
 def daemon(
     context: typer.Context,
-    pool_size: PoolSizeOption = "8GB",
-    algorithm: AlgorithmOption = "zstd",
+    config: ConfigOption = None,
+    pool_size: PoolSizeOption = None,
+    algorithm: AlgorithmOption = None,
     level: LevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +70,7 @@ def daemon(
 
     SIGTERM or Ctrl-C gives every target back and ends it; a second one ends the waiting.
     """
-    service = Daemon(settings_of(context, pool_size, algorithm, level))
+    service = Daemon(configured_settings(context, config, pool_size, algorithm, level))
     flush = set_up_logging(logging.INFO)
     try:
         with stop_on_signals(service):
@@ -86,8 +89,9 @@ def daemon(
 def attach(
     context: typer.Context,
     pid: PidArgument,
-    pool_size: PoolSizeOption = "8GB",
-    algorithm: AlgorithmOption = "zstd",
+    config: ConfigOption = None,
+    pool_size: PoolSizeOption = None,
+    algorithm: AlgorithmOption = None,
     level: LevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,7 +101,7 @@ def attach(
     With a running daemon this returns at once.  Without one it stays in the foreground, answers
     the other commands, and gives the process back at Ctrl-C.
     """
-    settings = settings_of(context, pool_size, algorithm, level)
+    settings = configured_settings(context, config, pool_size, algorithm, level)
     try:
         client = ControlClient(settings.run_dir)
     except DaemonUnreachable:
@@ -155,8 +159,17 @@ def run(
             help="Take its pages out once, so long after the start, like 10s.",
         ),
     ] = None,
-    pool_size: PoolSizeOption = "8GB",
-    algorithm: AlgorithmOption = "zstd",
+    uniform: Annotated[
+        bool,
+        typer.Option(
+            "--uniform",
+            help="Start it without address and hash randomisation: compresses better beside its "
+            "like, but exploits get easier inside it (docs/uniform.md).",
+        ),
+    ] = False,
+    config: ConfigOption = None,
+    pool_size: PoolSizeOption = None,
+    algorithm: AlgorithmOption = None,
     level: LevelOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -166,14 +179,14 @@ def run(
     Signals are passed on to the command, and its exit code is returned (128 + N if signal N ended
     it).  With --json the last line of stdout is an object about the run.
     """
-    settings = settings_of(context, pool_size, algorithm, level)
+    settings = configured_settings(context, config, pool_size, algorithm, level)
     delay = None if page_out_after is None else parse_duration(page_out_after, "--page-out-after")
     flush = set_up_logging(logging.WARNING)
     relay = signals.Relay()
     try:
         # The engine first: if it cannot work here, the command has not been started.
         with _some_engine(settings) as engine:
-            child = _start(command)
+            child = start(command, uniform)
             relay.pass_on_to(child)
             facts = _accompany(engine, child.pid, relay, delay)
     finally:
@@ -185,8 +198,18 @@ def run(
     return code
 
 
-def _start(command: list[str]) -> "subprocess.Popen[bytes]":
+def start(command: list[str], uniform: bool) -> "subprocess.Popen[bytes]":
+    """
+    Start the command of `run`.
+
+    Raises:
+        InvalidSetting: it is not found, or is no program.
+    """
     try:
+        if uniform:
+            argv, environment = uniform_command(command)
+            with fixed_addresses():
+                return subprocess.Popen(argv, env=environment)
         return subprocess.Popen(command)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidSetting(

@@ -12,11 +12,13 @@ from agentzip import model, units
 
 __all__ = [
     "AlgorithmOption",
+    "ConfigOption",
     "Invocation",
     "JsonOption",
     "LevelOption",
     "PidArgument",
     "PoolSizeOption",
+    "configured_settings",
     "settings_of",
 ]
 
@@ -27,12 +29,17 @@ PidArgument = Annotated[
 ]
 
 PoolSizeOption = Annotated[
-    str,
-    typer.Option("--pool-size", metavar="SIZE", help="Hard cap of the pool, like 8GB or 512MiB."),
+    str | None,
+    typer.Option(
+        "--pool-size", metavar="SIZE", help="Hard cap of the pool, like 512MiB; default 8GB."
+    ),
 ]
 
 AlgorithmOption = Annotated[
-    str, typer.Option("--algorithm", metavar="NAME", help="zstd (denser), lz4 (faster) or raw.")
+    str | None,
+    typer.Option(
+        "--algorithm", metavar="NAME", help="zstd (denser, the default), lz4 (faster) or raw."
+    ),
 ]
 
 LevelOption = Annotated[
@@ -43,6 +50,17 @@ LevelOption = Annotated[
 ]
 
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Instead of /etc/agentzip/config.yaml, if that exists."
+    ),
+]
+
+_CONFIG = Path("/etc/agentzip/config.yaml")
+"""As `agentzip.config` has it, which is not imported where there is no file; a test compares."""
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """What the global options said."""
@@ -51,7 +69,7 @@ class Invocation:
 
 
 def settings_of(
-    context: typer.Context, pool_size: str, algorithm: str, level: int | None
+    context: typer.Context, pool_size: str | None, algorithm: str | None, level: int | None
 ) -> model.Settings:
     """
     Settings of an engine from what was typed.
@@ -62,7 +80,34 @@ def settings_of(
     invocation: Invocation = context.obj
     return model.Settings(
         run_dir=invocation.run_dir,
-        pool_bytes_max=units.parse_size(pool_size, "--pool-size"),
-        algorithm=algorithm,
+        pool_bytes_max=units.parse_size(pool_size or "8GB", "--pool-size"),
+        algorithm=algorithm or "zstd",
         level=level,
     )
+
+
+def configured_settings(
+    context: typer.Context,
+    file: Path | None,
+    pool_size: str | None,
+    algorithm: str | None,
+    level: int | None,
+) -> model.Settings:
+    """
+    Settings of an engine from the configuration file, and from what was typed, which wins.
+
+    Raises:
+        InvalidSetting: a value cannot be used; the message names key or option.
+    """
+    if file is None and not _CONFIG.exists():
+        return settings_of(context, pool_size, algorithm, level)
+    from agentzip import config
+
+    typed: dict[str, tuple[str, str | int | None]] = {
+        "pool.max_size": ("--pool-size", pool_size),
+        "compression.algorithm": ("--algorithm", algorithm),
+        "compression.level": ("--level", level),
+    }
+    options = {key: item for key, item in typed.items() if item[1] is not None}
+    invocation: Invocation = context.obj
+    return config.to_settings(config.load_file(file, options).config, invocation.run_dir)

@@ -6,15 +6,18 @@ is.  Reads race with exits by nature, so a process that ends while being read is
 answer.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentzip.errors import NoSuchProcess
+from agentzip.errors import NoSuchProcess, NotPermitted
 from agentzip.host.memory import ROOT
 
 __all__ = [
     "ProcessInfo",
     "descendants",
+    "effective_uid",
+    "environment",
     "faults_handled_elsewhere",
     "is_alive",
     "process",
@@ -85,6 +88,40 @@ def is_alive(pid: int, start_time: int, root: Path = ROOT) -> bool:
     except NoSuchProcess:
         return False
     return found.start_time == start_time and found.state not in "ZX"
+
+
+def environment(pid: int, root: Path = ROOT) -> dict[str, str]:
+    """
+    The environment that a process was started with; what it changed since is not in it.
+
+    Raises:
+        NoSuchProcess: there is none with this pid.
+        NotPermitted: it belongs to somebody else.
+    """
+    try:
+        block = (root / "proc" / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NoSuchProcess(f"no such process: {pid}") from error
+    except PermissionError as error:
+        raise NotPermitted(f"environment of process {pid} may not be read") from error
+    pairs = (os.fsdecode(entry).partition("=") for entry in block.split(b"\0"))
+    return {name: value for name, separator, value in pairs if separator}
+
+
+def effective_uid(pid: int, root: Path = ROOT) -> int:
+    """
+    The user whose rights a process has now.
+
+    Raises:
+        NoSuchProcess: there is none with this pid.
+    """
+    try:
+        status = (root / "proc" / str(pid) / "status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NoSuchProcess(f"no such process: {pid}") from error
+    # Uid: real, effective, saved, file system.
+    line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+    return int(line.split()[2])
 
 
 def tracers(pid: int, root: Path = ROOT) -> dict[int, int]:

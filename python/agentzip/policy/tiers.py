@@ -16,11 +16,12 @@ Which bytes a move saves and what it costs per page are the measured figures of
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = [
     "COSTS",
+    "Background",
     "Compact",
     "HostState",
     "Move",
@@ -89,7 +90,7 @@ class HostState:
     pool_bytes: int
     pool_bytes_max: int
     pool_waste_bytes: int
-    swap_bytes_free: int
+    disk_bytes_free: int
     """Room in the swap file; 0 if there is none."""
 
 
@@ -108,6 +109,20 @@ class Rules:
     """`pool.defrag`."""
     waste_share_max: float = 0.05
     """Compaction begins when the pool wastes more than this part of its bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background:
+    """How much background work there is, with which dictionaries, and who may share."""
+
+    rules: Rules = field(default_factory=Rules)
+    dictionary: Literal["auto", "prebuilt", "none"] | tuple[str, ...] = "auto"
+    """
+    `auto`: trained ones, and prebuilt ones until there are any; `prebuilt`: only those; `none`; or
+    names of prebuilt ones.
+    """
+    isolation: Literal["scope", "sandbox"] = "scope"
+    """Trust domain: all targets of the scope, or each target for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +205,9 @@ def plan(targets: Sequence[TargetState], host: HostState, rules: Rules) -> list[
 def _spills(targets: Iterable[TargetState], host: HostState, rules: Rules) -> Iterable[Spill]:
     """The longest idle targets' pages, until the pool is below the threshold again."""
     excess = host.pool_bytes - host.pool_bytes_max * rules.reclaim_threshold
-    if excess <= 0 or host.swap_bytes_free <= 0:
+    if excess <= 0 or host.disk_bytes_free <= 0:
         return
-    room = float(host.swap_bytes_free)
+    room = float(host.disk_bytes_free)
     for target in sorted(targets, key=lambda target: -target.idle_s):
         if excess <= 0 or room <= 0 or target.idle_s < rules.cold_after_s:
             return

@@ -118,7 +118,7 @@ impl Caches {
 fn stored_of(entry: &Entry) -> Option<Stored> {
     match entry {
         Entry::Pooled(stored) | Entry::Kept(stored) => {
-            Some(*stored).filter(|stored| stored.codec != CodecId::SWAP)
+            Some(*stored).filter(|stored| stored.codec != CodecId::DISK)
         }
         _ => None,
     }

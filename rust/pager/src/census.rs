@@ -63,7 +63,7 @@ pub fn codec_name(codec: CodecId) -> &'static str {
         CodecId::DICT => "zstd-dict",
         CodecId::COLD => "cold",
         CodecId::DELTA => "delta",
-        CodecId::SWAP => "swap",
+        CodecId::DISK => "disk",
         _ => "unknown",
     }
 }

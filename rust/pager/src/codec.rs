@@ -58,7 +58,7 @@ impl CodecId {
     /// A bare zstd block that needs other pages.
     pub const DELTA: Self = Self(5);
     /// Not in the pool: in the swap file.
-    pub const SWAP: Self = Self(15);
+    pub const DISK: Self = Self(15);
 }
 
 /// Whether a delta can be made from these bytes: one to [`DELTA_PAGES_MAX`] pages.

@@ -129,7 +129,7 @@ impl Compaction<'_> {
 
     /// Another slot with the same page, with a reference; `None` if it can stay where it is.
     fn moved(&mut self, domain: u64, stored: &Stored) -> Option<Stored> {
-        if stored.codec == CodecId::SWAP {
+        if stored.codec == CodecId::DISK {
             return None;
         }
         if let Some(new) = self.moved.get(&stored.offset) {

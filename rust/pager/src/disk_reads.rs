@@ -11,7 +11,7 @@ use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::stats::increment;
-use crate::swap::SwapKit;
+use crate::disk_tier::DiskKit;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,12 +62,12 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
             let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
             let name = format!("agentzip-disk{number}");
             std::thread::Builder::new().name(name).spawn(move || {
-                let Ok(mut swap_kit) = SwapKit::new() else { return };
+                let Ok(mut disk_kit) = DiskKit::new() else { return };
                 let mut kit = Kit::default();
                 while !stop.load(Ordering::Acquire) {
                     let Some((id, page)) = shared.disk_reads.next() else { continue };
                     if let Some(space) = shared.space(id) {
-                        bring(&shared, &space, page, &mut kit, &mut swap_kit);
+                        bring(&shared, &space, page, &mut kit, &mut disk_kit);
                     }
                 }
             })
@@ -76,21 +76,21 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
 }
 
 /// Bring one page, unless it has come home by another way.
-fn bring(shared: &Shared, space: &Space, page: PageNumber, kit: &mut Kit, swap_kit: &mut SwapKit) {
-    let Some(swap) = shared.store.swap() else { return };
+fn bring(shared: &Shared, space: &Space, page: PageNumber, kit: &mut Kit, disk_kit: &mut DiskKit) {
+    let Some(tier) = shared.store.disk() else { return };
     let Some(stored) = hold(shared, space, page) else {
         // Somebody else answered, and may have done so before the toucher slept.
         space.descriptor.wake(page.start().0, PAGE_SIZE as u64);
         return;
     };
     let began = Instant::now();
-    let mut read = swap.read(&stored, swap_kit, &mut kit.page.0);
+    let mut read = tier.read(&stored, disk_kit, &mut kit.page.0);
     for _ in 1..TRIES {
         if read.is_ok() {
             break;
         }
         std::thread::sleep(PAUSE);
-        read = swap.read(&stored, swap_kit, &mut kit.page.0);
+        read = tier.read(&stored, disk_kit, &mut kit.page.0);
     }
     let bytes = kit.page.0;
     loop {
@@ -125,7 +125,7 @@ fn bring(shared: &Shared, space: &Space, page: PageNumber, kit: &mut Kit, swap_k
         };
         if answer != Answer::Later {
             increment(&shared.counters.faults);
-            increment(&shared.counters.faults_swap);
+            increment(&shared.counters.faults_disk);
             space.faults.fetch_add(1, Ordering::Relaxed);
             shared.service.record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
             break;
@@ -140,7 +140,7 @@ fn bring(shared: &Shared, space: &Space, page: PageNumber, kit: &mut Kit, swap_k
 fn hold(shared: &Shared, space: &Space, page: PageNumber) -> Option<Stored> {
     let _core = space.core.lock();
     match space.table.get(page) {
-        Entry::Pooled(stored) if stored.codec == CodecId::SWAP => {
+        Entry::Pooled(stored) if stored.codec == CodecId::DISK => {
             shared.store.share(&stored).is_ok().then_some(stored)
         }
         _ => None,

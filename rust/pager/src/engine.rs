@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::spill::{SpillReport, spill};
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
-use crate::swap::Swap;
+use crate::disk_tier::DiskTier;
 use crate::takeover::{Estate, take_over};
 use crate::target::Target;
 use crate::train::{self, Training, train};
@@ -108,7 +108,7 @@ impl Engine {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads =
             fault_loop::start(&shared, &stop).map_err(Error::os("starting the fault threads"))?;
-        if shared.store.swap().is_some() {
+        if shared.store.disk().is_some() {
             let readers = disk_reads::start(&shared, &stop);
             threads.extend(readers.map_err(Error::os("starting the disk readers"))?);
         }
@@ -443,16 +443,16 @@ fn open_store(settings: &Settings, estate: Option<Estate>) -> Result<(Store, Opt
         && let Some(pool) = estate.pool.take()
     {
         // A file that holds pages stays in use, whatever the settings of this engine say.
-        let swap = estate.swap.take().map_or_else(|| open_swap(settings), |swap| Ok(Some(swap)))?;
-        let store = Store::take_over(pool, std::mem::take(&mut estate.references), swap)?;
+        let tier = estate.disk.take().map_or_else(|| open_disk(settings), |tier| Ok(Some(tier)))?;
+        let store = Store::take_over(pool, std::mem::take(&mut estate.references), tier)?;
         return Ok((store, Some(estate)));
     }
-    Ok((Store::create(settings.pool_bytes_max, open_swap(settings)?)?, None))
+    Ok((Store::create(settings.pool_bytes_max, open_disk(settings)?)?, None))
 }
 
-fn open_swap(settings: &Settings) -> Result<Option<Swap>> {
-    let path = settings.swap_path.as_deref();
-    path.map(|path| Swap::create(path, settings.swap_bytes_max)).transpose()
+fn open_disk(settings: &Settings) -> Result<Option<DiskTier>> {
+    let path = settings.disk_path.as_deref();
+    path.map(|path| DiskTier::create(path, settings.disk_bytes_max)).transpose()
 }
 
 fn replace_dead_keeper(

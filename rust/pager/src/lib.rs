@@ -95,7 +95,7 @@ pub mod stats;
 /// The pool's bytes and index together.
 pub mod store;
 /// Encrypted pages in a file.
-pub mod swap;
+pub mod disk_tier;
 /// The fence around the kernel.
 #[allow(unsafe_code)]
 pub mod sys;

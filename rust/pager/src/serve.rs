@@ -131,7 +131,7 @@ impl Space {
                 crate::codec::fill_page(fill, &mut kit.page.0);
                 (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
             }
-            Entry::Pooled(stored) if stored.codec == CodecId::SWAP => {
+            Entry::Pooled(stored) if stored.codec == CodecId::DISK => {
                 shared.disk_reads.ask(self.id(), page);
                 return None;
             }

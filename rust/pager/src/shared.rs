@@ -37,9 +37,9 @@ pub struct Settings {
     /// Whether equal pages of a trust domain share one slot.
     pub deduplicate: bool,
     /// File that pages may be written to; `None` for no disk tier.
-    pub swap_path: Option<PathBuf>,
+    pub disk_path: Option<PathBuf>,
     /// Most bytes of that file.
-    pub swap_bytes_max: u64,
+    pub disk_bytes_max: u64,
 }
 
 impl Settings {
@@ -55,8 +55,8 @@ impl Settings {
         if self.pool_bytes_max > 1 << 40 {
             return bad("pool_bytes_max", format!("{} is above 1 TiB", self.pool_bytes_max));
         }
-        if self.swap_path.is_some() && self.swap_bytes_max < 1 << 20 {
-            return bad("swap_bytes_max", format!("{} is below 1 MiB", self.swap_bytes_max));
+        if self.disk_path.is_some() && self.disk_bytes_max < 1 << 20 {
+            return bad("disk_bytes_max", format!("{} is below 1 MiB", self.disk_bytes_max));
         }
         if !(1..=16).contains(&self.fault_threads) {
             return bad("fault_threads", format!("{} is not in 1..16", self.fault_threads));

@@ -12,7 +12,7 @@ use crate::points;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::store::Reader;
-use crate::swap::{Swap, SwapKit};
+use crate::disk_tier::{DiskTier, DiskKit};
 use crate::sys::foreign;
 use std::time::Duration;
 
@@ -37,13 +37,13 @@ pub struct SpillReport {
 /// # Errors
 /// `InvalidSetting`: there is no swap file.
 pub fn spill(shared: &Shared, space: &Space, pages_max: u64) -> Result<SpillReport> {
-    let Some(swap) = shared.store.swap() else {
+    let Some(tier) = shared.store.disk() else {
         let problem = "no swap file is configured".to_owned();
-        return Err(Error::InvalidSetting { field: "swap_path", problem });
+        return Err(Error::InvalidSetting { field: "disk_path", problem });
     };
     let cpu = foreign::thread_time();
     let mut report = SpillReport::default();
-    let mut kits = (SwapKit::new()?, Reader::default());
+    let mut kits = (DiskKit::new()?, Reader::default());
     let mut next = Some(PageNumber(0));
     while let Some(start) = next {
         let room = pages_max.saturating_sub(report.pages_spilled).min(BATCH_PAGES as u64);
@@ -52,7 +52,7 @@ pub fn spill(shared: &Shared, space: &Space, pages_max: u64) -> Result<SpillRepo
         }
         let (batch, after) = take(shared, space, start, room as usize);
         next = after;
-        let outcome = write_batch(shared, space, swap, &batch, &mut kits, &mut report);
+        let outcome = write_batch(shared, space, tier, &batch, &mut kits, &mut report);
         for (_, stored) in &batch {
             shared.store.let_go(stored);
         }
@@ -77,7 +77,7 @@ fn take(
     let batch = entries
         .into_iter()
         .filter_map(|(page, entry)| match entry {
-            Entry::Pooled(stored) if stored.codec != CodecId::SWAP => Some((page, stored)),
+            Entry::Pooled(stored) if stored.codec != CodecId::DISK => Some((page, stored)),
             _ => None,
         })
         .filter(|(_, stored)| shared.store.share(stored).is_ok())
@@ -88,9 +88,9 @@ fn take(
 fn write_batch(
     shared: &Shared,
     space: &Space,
-    swap: &Swap,
+    tier: &DiskTier,
     batch: &[(PageNumber, Stored)],
-    (kit, reader): &mut (SwapKit, Reader),
+    (kit, reader): &mut (DiskKit, Reader),
     report: &mut SpillReport,
 ) -> std::io::Result<()> {
     let mut page: Box<Page> = Box::new([0; PAGE_SIZE]);
@@ -101,7 +101,7 @@ fn write_batch(
         if !shared.store.get(old, reader, &mut page) {
             continue;
         }
-        match swap.write(&page, old.checksum, kit) {
+        match tier.write(&page, old.checksum, kit) {
             Ok(Some(new)) => written.push((*number, *old, new)),
             Ok(None) => {
                 outcome = Err(std::io::Error::other("the swap file is full"));
@@ -114,16 +114,16 @@ fn write_batch(
         }
     }
     points::pass("spill.written");
-    let flushed = swap.flush();
-    let sound = |new: &Stored, kit: &mut SwapKit, page: &mut Page| {
-        flushed.is_ok() && swap.read(new, kit, page).is_ok()
+    let flushed = tier.flush();
+    let sound = |new: &Stored, kit: &mut DiskKit, page: &mut Page| {
+        flushed.is_ok() && tier.read(new, kit, page).is_ok()
     };
     for (number, old, new) in &written {
         if sound(new, kit, &mut page) && publish(shared, space, *number, old, new) {
             report.pages_spilled += 1;
             report.bytes_spilled += u64::from(old.len);
         } else {
-            swap.release(new);
+            tier.release(new);
         }
     }
     points::pass("spill.published");

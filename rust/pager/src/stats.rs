@@ -163,7 +163,7 @@ counters! {
     /// Page faults whose page had come back in the meantime; the target was only woken.
     faults_already_present,
     /// Page faults answered from the disk tier.
-    faults_swap,
+    faults_disk,
     /// Answers the kernel asked to repeat because an event was pending.
     faults_retried,
     /// Pages that could not be produced; their toucher got SIGBUS.

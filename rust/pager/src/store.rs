@@ -13,7 +13,7 @@ use crate::page_table::{Entry, Stored};
 use crate::pool::{self, PoolIndex, PoolStats};
 use crate::references::{Content, References};
 use crate::shared::PageBuffer;
-use crate::swap::{Swap, SwapKit};
+use crate::disk_tier::{DiskTier, DiskKit};
 use crate::sys::mapping::SharedMapping;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ pub struct Store {
     /// Dictionaries and layouts that slots name.
     pub references: References,
     /// The disk tier, if there is one.
-    swap: Option<Swap>,
+    disk: Option<DiskTier>,
     /// References are about to be counted from the tables; until then they are not kept.
     adopting: AtomicBool,
     warning: Option<String>,
@@ -81,7 +81,7 @@ pub struct Reader {
     prefix: Box<[u8; PAGE_SIZE * crate::blob::LEADERS_MAX]>,
     leaders: LeaderCache,
     /// Made for the first page that is on the disk.
-    swap: Option<Box<SwapKit>>,
+    disk: Option<Box<DiskKit>>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -99,7 +99,7 @@ impl Default for Reader {
             leader_blob: buffer(),
             prefix: Box::new([0; PAGE_SIZE * crate::blob::LEADERS_MAX]),
             leaders: LeaderCache::default(),
-            swap: None,
+            disk: None,
         }
     }
 }
@@ -152,11 +152,11 @@ impl Store {
     ///
     /// # Errors
     /// The kernel's answer to making the memfd.
-    pub fn create(bytes_max: u64, swap: Option<Swap>) -> Result<Self> {
+    pub fn create(bytes_max: u64, disk: Option<DiskTier>) -> Result<Self> {
         let length = pool::file_bytes(bytes_max) as usize;
         let bytes =
             SharedMapping::create(MEMFD_NAME, length).map_err(Error::os("making the pool"))?;
-        Ok(Self::new(bytes, PoolIndex::new(bytes_max), References::default(), swap, false))
+        Ok(Self::new(bytes, PoolIndex::new(bytes_max), References::default(), disk, false))
     }
 
     /// Map a pool that another engine left behind.  Its slots are adopted from the tables, then
@@ -167,27 +167,27 @@ impl Store {
     pub fn take_over(
         descriptor: OwnedFd,
         references: References,
-        swap: Option<Swap>,
+        disk: Option<DiskTier>,
     ) -> Result<Self> {
         let bytes =
             SharedMapping::map(descriptor).map_err(Error::os("mapping the pool of a keeper"))?;
         // Slots may lie anywhere below the former cap; ours comes into force after the adoption.
         let index = PoolIndex::for_file(bytes.len() as u64);
-        Ok(Self::new(bytes, index, references, swap, true))
+        Ok(Self::new(bytes, index, references, disk, true))
     }
 
     fn new(
         bytes: SharedMapping,
         index: PoolIndex,
         references: References,
-        swap: Option<Swap>,
+        disk: Option<DiskTier>,
         adopt: bool,
     ) -> Self {
         let warning = bytes.lock_on_touch().err().map(|cause| {
             format!("the pool cannot be locked in memory and may be swapped: {cause}")
         });
         let books = Mutex::new(Books { index, dedup: None });
-        Self { bytes, books, references, swap, adopting: AtomicBool::new(adopt), warning }
+        Self { bytes, books, references, disk, adopting: AtomicBool::new(adopt), warning }
     }
 
     /// What an operator should know: safe to go on, but slower if the host swaps.
@@ -198,8 +198,8 @@ impl Store {
 
     /// The disk tier.
     #[must_use]
-    pub fn swap(&self) -> Option<&Swap> {
-        self.swap.as_ref()
+    pub fn disk(&self) -> Option<&DiskTier> {
+        self.disk.as_ref()
     }
 
     /// Store an encoded page of `domain`; `None` when the pool is at its cap.  The result comes
@@ -267,7 +267,7 @@ impl Store {
     }
 
     fn read(&self, stored: &Stored, reader: &mut Reader, page: &mut Page) -> bool {
-        if stored.codec == CodecId::SWAP {
+        if stored.codec == CodecId::DISK {
             return self.read_from_disk(stored, reader, page);
         }
         let len = usize::from(stored.len).min(PAGE_SIZE);
@@ -297,11 +297,11 @@ impl Store {
 
     /// For those who may wait: page in, detach, background work.
     fn read_from_disk(&self, stored: &Stored, reader: &mut Reader, page: &mut Page) -> bool {
-        if reader.swap.is_none() {
-            reader.swap = SwapKit::new().ok().map(Box::new);
+        if reader.disk.is_none() {
+            reader.disk = DiskKit::new().ok().map(Box::new);
         }
-        match (&self.swap, &mut reader.swap) {
-            (Some(swap), Some(kit)) => swap.read(stored, kit, page).is_ok(),
+        match (&self.disk, &mut reader.disk) {
+            (Some(tier), Some(kit)) => tier.read(stored, kit, page).is_ok(),
             _ => false,
         }
     }
@@ -380,14 +380,14 @@ impl Store {
         if self.adopting.load(Ordering::Acquire) {
             return Ok(());
         }
-        if stored.codec == CodecId::SWAP {
-            return self.disk()?.share(stored);
+        if stored.codec == CodecId::DISK {
+            return self.some_disk()?.share(stored);
         }
         self.add_ref(&mut self.books.lock(), stored)
     }
 
-    fn disk(&self) -> Result<&Swap> {
-        self.swap.as_ref().ok_or_else(|| Error::Internal("there is no swap file".to_owned()))
+    fn some_disk(&self) -> Result<&DiskTier> {
+        self.disk.as_ref().ok_or_else(|| Error::Internal("there is no swap file".to_owned()))
     }
 
     fn add_ref(&self, books: &mut Books, stored: &Stored) -> Result<()> {
@@ -412,7 +412,7 @@ impl Store {
         if self.adopting.load(Ordering::Acquire) {
             return;
         }
-        if stored.codec == CodecId::SWAP {
+        if stored.codec == CodecId::DISK {
             return self.let_go(stored);
         }
         let mut books = self.books.lock();
@@ -424,9 +424,9 @@ impl Store {
 
     /// Give up a reference that no table holds.
     pub fn let_go(&self, stored: &Stored) {
-        match &self.swap {
-            Some(swap) if stored.codec == CodecId::SWAP => swap.release(stored),
-            _ if stored.codec == CodecId::SWAP => {}
+        match &self.disk {
+            Some(tier) if stored.codec == CodecId::DISK => tier.release(stored),
+            _ if stored.codec == CodecId::DISK => {}
             _ => self.free(&mut self.books.lock(), stored),
         }
     }
@@ -490,8 +490,8 @@ impl Store {
     /// # Errors
     /// The entry contradicts another one.
     pub fn adopt(&self, stored: &Stored) -> Result<()> {
-        if stored.codec == CodecId::SWAP {
-            return self.disk()?.adopt(stored);
+        if stored.codec == CodecId::DISK {
+            return self.some_disk()?.adopt(stored);
         }
         let mut books = self.books.lock();
         self.adopt_slot(&mut books, stored)

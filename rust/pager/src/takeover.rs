@@ -8,6 +8,7 @@
 
 use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::take_area_out;
+use crate::disk_tier::{self, DiskTier};
 use crate::error::{Error, Result};
 use crate::events::Settled;
 use crate::keeper::Inheritance;
@@ -21,7 +22,6 @@ use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::{JOURNAL_MESSAGES, MEMFD_NAME, Phase, Space, Table, inode_of};
 use crate::store;
-use crate::swap::{self, Swap};
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -43,7 +43,7 @@ pub struct Estate {
     /// Dictionaries and layouts.
     pub references: References,
     /// The disk tier.
-    pub swap: Option<Swap>,
+    pub disk: Option<DiskTier>,
     tables: Vec<Table>,
     userfaultfds: HashMap<u64, (RawFd, OwnedFd)>,
 }
@@ -57,7 +57,7 @@ impl Estate {
         let mut estate = Self {
             pool: None,
             references: References::default(),
-            swap: None,
+            disk: None,
             tables: Vec::new(),
             userfaultfds: HashMap::new(),
         };
@@ -74,7 +74,7 @@ impl Estate {
                 // Without a length it was never used: the engine was killed while making it.
                 let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
                 estate.pool = Some(descriptor).filter(|_| length > 0);
-            } else if name == swap::MEMFD_NAME {
+            } else if name == disk_tier::MEMFD_NAME {
                 key = Some(descriptor);
             } else if name == references::MEMFD_NAME {
                 estate.references.take_over(descriptor)?;
@@ -89,7 +89,7 @@ impl Estate {
             }
         }
         if let Some(key) = key {
-            estate.swap = Swap::take_over(key, files)?;
+            estate.disk = DiskTier::take_over(key, files)?;
         }
         Ok(estate)
     }

@@ -38,7 +38,7 @@ impl EngineSettings {
     #[new]
     #[pyo3(signature = (run_dir, *, pool_bytes_max=8 << 30, algorithm="zstd", level=3,
                         fault_threads=2, stop_limit_us=20_000, chunk_pages=1024, crash_at=None,
-                        deduplicate=true, swap_path=None, swap_bytes_max=0))]
+                        deduplicate=true, disk_path=None, disk_bytes_max=0))]
     // Python's keyword arguments are the settings object; Rust's side gets one value.
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -51,8 +51,8 @@ impl EngineSettings {
         chunk_pages: usize,
         crash_at: Option<String>,
         deduplicate: bool,
-        swap_path: Option<String>,
-        swap_bytes_max: u64,
+        disk_path: Option<String>,
+        disk_bytes_max: u64,
     ) -> PyResult<Self> {
         let algorithm = Algorithm::parse(algorithm, level)
             .map_err(|problem| raise(Error::InvalidSetting { field: "algorithm", problem }))?;
@@ -64,8 +64,8 @@ impl EngineSettings {
             stop_limit: Duration::from_micros(stop_limit_us),
             chunk_pages,
             deduplicate,
-            swap_path: swap_path.map(Into::into),
-            swap_bytes_max,
+            disk_path: disk_path.map(Into::into),
+            disk_bytes_max,
         };
         settings.check().map_err(raise)?;
         Ok(Self { settings, crash_at })

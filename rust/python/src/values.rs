@@ -7,7 +7,7 @@ use agentzip_pager::page_table::Entry;
 use agentzip_pager::references::Reference;
 use agentzip_pager::space::Space;
 use agentzip_pager::stats::Histogram;
-use agentzip_pager::swap::Swap;
+use agentzip_pager::disk_tier::DiskTier;
 use agentzip_pager::target::Target;
 use agentzip_pager::{
     attach, census, compact, engine, page_in, page_out, recode, region, spill, train,
@@ -417,11 +417,11 @@ value!(
         table_bytes: u64,
         index_bytes: u64,
         dictionary_bytes: u64,
-        swap_bytes: u64,
-        swap_bytes_max: u64,
+        disk_bytes: u64,
+        disk_bytes_max: u64,
         faults: u64,
         faults_zero: u64,
-        faults_swap: u64,
+        faults_disk: u64,
         faults_already_present: u64,
         faults_retried: u64,
         pages_lost: u64,
@@ -453,12 +453,12 @@ impl EngineStats {
             pool_waste_bytes: shared.store.resident_bytes().saturating_sub(pool.bytes_payload),
             index_bytes: shared.store.index_bytes() + shared.caches.memory_bytes(),
             dictionary_bytes: shared.store.references.memory_bytes(),
-            swap_bytes: shared.store.swap().map_or(0, Swap::bytes),
-            swap_bytes_max: shared.store.swap().map_or(0, Swap::bytes_max),
+            disk_bytes: shared.store.disk().map_or(0, DiskTier::bytes),
+            disk_bytes_max: shared.store.disk().map_or(0, DiskTier::bytes_max),
             table_bytes: tables.iter().map(|space| space.table.words().resident_bytes()).sum(),
             faults: counters.faults,
             faults_zero: counters.faults_zero,
-            faults_swap: counters.faults_swap,
+            faults_disk: counters.faults_disk,
             faults_already_present: counters.faults_already_present,
             faults_retried: counters.faults_retried,
             pages_lost: counters.pages_lost,

@@ -53,7 +53,7 @@ mod word {
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 
 /// A file of encrypted pages.
-pub struct Swap {
+pub struct DiskTier {
     file: File,
     map: Mutex<DiskMap>,
     cipher: Aes256GcmSiv,
@@ -61,22 +61,22 @@ pub struct Swap {
     bytes_max: u64,
 }
 
-impl std::fmt::Debug for Swap {
+impl std::fmt::Debug for DiskTier {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never the key.
-        formatter.debug_struct("Swap").field("bytes", &self.bytes()).finish_non_exhaustive()
+        formatter.debug_struct("DiskTier").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
 }
 
 /// What one thread needs to write or read records.
-pub struct SwapKit {
+pub struct DiskKit {
     encoder: Encoder,
     decoder: Decoder,
     encoded: Box<Page>,
     record: Box<[u8; RECORD_BYTES_MAX]>,
 }
 
-impl SwapKit {
+impl DiskKit {
     /// A kit.
     ///
     /// # Errors
@@ -93,13 +93,13 @@ impl SwapKit {
     }
 }
 
-impl Swap {
+impl DiskTier {
     /// Make the file anew; what was in it belonged to a key that is gone.
     ///
     /// # Errors
     /// The path cannot be written, or is not a regular file.
     pub fn create(path: &Path, bytes_max: u64) -> Result<Self> {
-        let field = "swap_path";
+        let field = "disk_path";
         let refused = |cause: io::Error| Error::InvalidSetting {
             field,
             problem: format!("{} cannot be used: {cause}", path.display()),
@@ -184,12 +184,12 @@ impl Swap {
         &self,
         page: &Page,
         checksum: u64,
-        kit: &mut SwapKit,
+        kit: &mut DiskKit,
     ) -> io::Result<Option<Stored>> {
         let (codec, len) = kit.encoder.encode(page, &mut kit.encoded);
         let total = HEAD_BYTES + len;
         let Some(offset) = self.map.lock().alloc(total as u64) else { return Ok(None) };
-        let stored = Stored { codec: CodecId::SWAP, len: len as u16, offset, checksum };
+        let stored = Stored { codec: CodecId::DISK, len: len as u16, offset, checksum };
         kit.record[HEAD_BYTES - 1] = codec.0;
         kit.record[HEAD_BYTES..total].copy_from_slice(&kit.encoded[..len]);
         let nonce = self.state.words()[word::NONCE].fetch_add(1, Ordering::AcqRel);
@@ -228,7 +228,7 @@ impl Swap {
     ///
     /// # Errors
     /// What the disk says; or that the record was truncated, tampered with or put elsewhere.
-    pub fn read(&self, stored: &Stored, kit: &mut SwapKit, page: &mut Page) -> io::Result<()> {
+    pub fn read(&self, stored: &Stored, kit: &mut DiskKit, page: &mut Page) -> io::Result<()> {
         let total = HEAD_BYTES + usize::from(stored.len).min(PAGE_SIZE);
         self.file.read_exact_at(&mut kit.record[..total], stored.offset)?;
         let bad = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);

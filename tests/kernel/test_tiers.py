@@ -1,0 +1,226 @@
+"""
+Every tier on real processes: what was made smaller comes back bit for bit, and domains stay apart.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agentzip.pager import Pager
+from agentzip.selftest.exact_languages import start_heap
+from agentzip.selftest.stage import Stage
+from agentzip.selftest.targets import Target
+
+pytestmark = pytest.mark.timeout(110)
+
+
+def _cold(engine: Pager, pid: int, peer: int | None = None, tier: str = "cold") -> int:
+    """Bring stored pages of a target into a tier; returns how many became deltas."""
+    training = engine.train(pid, bytes_max=1 << 20, pages_max=4000, normalised=True)
+    # The highest level takes milliseconds a page: a part of the pages is enough.
+    budget = 3_000_000 if tier == "frozen" else None
+    report = engine.recode(
+        pid, tier=tier, dictionary_id=training.id, peer=peer, budget_us=budget
+    )
+    assert report.done or budget
+    engine.drop_dictionary(training.id)
+    return report.pages_delta
+
+
+def _python(stage: Stage, seed: int) -> Target:
+    return start_heap(stage, seed)
+
+
+@pytest.mark.parametrize("tier", ["cold", "frozen"])
+def test_a_python_heap_comes_back_from_a_tier(tier: str) -> None:
+    """Two processes, the second as differences to the first; each verifies every page."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        first, second = (_python(stage, seed) for seed in (1, 2))
+        for target in (first, second):
+            stage.attach(target, "always")
+            stage.page_out(target)
+        warm = engine.stats().pool_payload_bytes
+
+        _cold(engine, first.pid, tier=tier)
+        deltas = _cold(engine, second.pid, first.pid, tier=tier)
+
+        assert deltas > 0 or tier == "frozen"
+        assert engine.stats().pool_payload_bytes < warm
+        stage.settle()
+
+
+def test_a_trained_dictionary_serves_page_outs_until_its_last_page_is_gone() -> None:
+    """Dropped means not offered: pages made with it are still read."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        target = _python(stage, 3)
+        stage.attach(target, "always")
+        training = engine.train(target.pid, pages_max=4000)
+        engine.use_dictionary(target.pid, training.id)
+        stage.page_out(target)
+        info = engine.dictionaries()[0]
+        assert info.uses > 1000
+        engine.drop_dictionary(training.id)
+        assert engine.dictionaries()[0].dropped
+
+        target.verify()
+        engine.page_in(target.pid)
+        stage.settle()
+
+
+def test_what_a_dictionary_was_needed_for_is_gone_with_the_target() -> None:
+    """No dictionary stays behind a detach."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        target = _python(stage, 4)
+        stage.attach(target, "always")
+        stage.page_out(target)
+        _cold(engine, target.pid)
+        engine.detach(target.pid)
+        stage.forget(target)
+        engine.release_caches()
+        deadline = time.monotonic() + 5
+        while engine.dictionaries() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+        assert engine.dictionaries() == []
+        assert engine.stats().pool_slots == 0
+
+
+def test_equal_pages_are_stored_once_in_a_domain_and_twice_in_two() -> None:
+    """Three equal targets, two of one domain: half as much is shared as could be."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        targets = [stage.memory(8, 5) for _ in range(3)]
+        for target, domain in zip(targets, ("a", "a", "b"), strict=True):
+            engine.attach(target.pid, domain=domain)
+        alone, shared, apart = (engine.page_out(target.pid) for target in targets)
+
+        assert alone.pages_deduplicated < alone.pages_stored // 4
+        assert shared.pages_deduplicated > shared.pages_stored // 2
+        assert apart.pages_deduplicated == alone.pages_deduplicated
+        for target in targets:
+            target.verify()
+            engine.detach(target.pid)
+
+
+def test_peers_and_dictionaries_never_cross_a_domain() -> None:
+    """Refused by name; nothing changes."""
+    from agentzip.errors import InvalidSetting
+
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        one, other = (_python(stage, seed) for seed in (1, 2))
+        engine.attach(one.pid, domain="a")
+        engine.attach(other.pid, domain="b")
+        training = engine.train(one.pid, pages_max=2000)
+
+        with pytest.raises(InvalidSetting, match="domain"):
+            engine.use_dictionary(other.pid, training.id)
+        with pytest.raises(InvalidSetting, match="domain"):
+            engine.recode(other.pid, peer=one.pid)
+        with pytest.raises(InvalidSetting, match="tier"):
+            engine.recode(other.pid, tier="lukewarm")
+        with pytest.raises(InvalidSetting, match="dictionary"):
+            engine.use_dictionary(one.pid, 4711)
+        for target in (one, other):
+            engine.detach(target.pid)
+
+
+def test_a_pool_full_of_holes_shrinks() -> None:
+    """Half of the targets end; what they leave is scattered, until it is compacted."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        targets = [_python(stage, seed) for seed in range(1, 5)]
+        for target in targets:
+            stage.attach(target, "always")
+        # In turns, so that their slots lie side by side in every span.
+        regions = {
+            target.pid: [
+                (region.start, region.end)
+                for region in engine.regions(target.pid)
+                if region.movable and region.resident_bytes
+            ]
+            for target in targets
+        }
+        for number in range(max(map(len, regions.values()))):
+            for pid, ranges in regions.items():
+                if number < len(ranges):
+                    engine.page_out(pid, ranges[number : number + 1])
+        for target in targets[::2]:
+            engine.detach(target.pid)
+            stage.forget(target)
+        holed = engine.stats()
+        report = engine.compact()
+        after = engine.stats()
+
+        assert report.done
+        assert report.pages_moved > 0
+        assert after.pool_bytes < holed.pool_bytes
+        assert after.pool_payload_bytes == holed.pool_payload_bytes
+        assert after.pool_waste_bytes <= 0.02 * after.pool_payload_bytes + 256 * 4096
+        stage.settle()
+
+
+def test_a_pass_gives_way_to_a_fault_and_goes_on_later() -> None:
+    """Whoever wakes is served first; what was made smaller stays so."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        target = _python(stage, 6)
+        stage.attach(target, "always")
+        stage.page_out(target)
+        first = engine.recode(target.pid, tier="cold", budget_us=20_000)
+        assert not first.done
+        assert first.pages_seen > 0
+        target.verify()
+        stage.page_out(target)
+
+        while not engine.recode(target.pid, tier="cold").done:
+            pass
+        stage.settle()
+
+
+def test_a_freed_slot_is_wiped() -> None:
+    """Nothing of a page is left in the pool once its last owner is gone."""
+    needle = os.urandom(2048)
+    with Stage() as stage:
+        engine = stage.open(algorithm="raw")
+        other = stage.memory(1, 9)
+        target = stage.start("/bin/sh", "-c", "read line; echo done")
+        engine.attach(other.pid)
+        engine.attach(target.pid)
+        # Their slots share spans, so that a span is not simply given back.
+        engine.page_out(other.pid)
+        engine.page_out(target.pid)
+        pool = next(
+            int(entry.name)
+            for entry in Path("/proc/self/fd").iterdir()
+            if "memfd:agentzip:pool" in os.readlink(entry)
+        )
+        before = _nonzero(pool)
+        engine.detach(target.pid)
+        after = _nonzero(pool)
+
+        assert before - after >= 4096
+        assert needle not in os.pread(pool, 1 << 20, 0)
+        engine.detach(other.pid)
+
+
+def _nonzero(descriptor: int) -> int:
+    """Pages of a memfd that hold anything."""
+    size = os.fstat(descriptor).st_size
+    count, offset = 0, 0
+    while offset < size:
+        try:
+            offset = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError:
+            break
+        chunk = os.pread(descriptor, 1 << 20, offset)
+        count += sum(
+            4096 for at in range(0, len(chunk), 4096) if chunk[at : at + 4096].strip(b"\0")
+        )
+        offset += len(chunk)
+    return count
