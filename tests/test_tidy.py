@@ -15,7 +15,7 @@ from pathlib import Path
 from source_tree import ROOT, files_with, project_files, short, without_comments_and_strings
 
 FILE_LINES_MAX = 500
-RUST_FILE_LINES_MAX = 700  # Rust keeps its small unit tests inside the file.
+RUST_FILE_LINES_MAX = 700  # Rust keeps its small unit tests inside the file; the seam is one file.
 FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 
@@ -36,7 +36,7 @@ def test_no_file_outgrows_its_room() -> None:
     """A source file stays short enough to be read in one sitting."""
     too_long = []
     for path in files_with(*CODE):
-        limit = RUST_FILE_LINES_MAX if path.suffix == ".rs" else FILE_LINES_MAX
+        limit = RUST_FILE_LINES_MAX if path.suffix in {".rs", ".pyi"} else FILE_LINES_MAX
         lines = len(path.read_text().splitlines())
         if lines > limit:
             too_long.append(f"{short(path)}: {lines} lines, at most {limit}")

@@ -47,8 +47,9 @@ class EngineSettings:
             fault_threads: Number of fault threads (shards), 1..16.
             stop_limit_us: Longest time one thread of a target may be kept stopped.
             chunk_pages: Pages moved per step of a page out, 16..2048.
-            crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point
-                (tests only).
+            crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point;
+                `NAME:N:ACTION`: `panic` there, or let the kernel seem to answer `again` or
+                `no-memory`, at each of the first N passes (tests only).
             deduplicate: Equal pages of a trust domain share one slot of the pool.
             disk_path: File that the coldest pages may be written to, encrypted; None for none.
             disk_bytes_max: Most bytes of that file.
@@ -254,6 +255,8 @@ class EngineStats:
     """EEXIST answers: the page was home already; the toucher was woken explicitly."""
     faults_retried: int
     """Faults put aside (EAGAIN, page in motion) and served later."""
+    fault_panics: int
+    """Panics of fault threads: a bug, survived; what was not answered is tried again."""
     pages_lost: int
     events_fork: int
     events_remap: int
@@ -413,10 +416,10 @@ class Engine:
 
     def measure_dictionary(self, pid: int, dictionary_id: int) -> float:
         """
-        Encoded size of a sample of the target's pages without a dictionary, divided by that with it.
+        Encoded size of a sample of the target's pages without it, divided by that with it.
 
         Raises:
-            NotAttached; InvalidSetting: no such dictionary, or one of another trust domain.
+            NotAttached; InvalidSetting: as for `use_dictionary`.
         """
 
     def drop_dictionary(self, dictionary_id: int) -> None:

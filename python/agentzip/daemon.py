@@ -30,6 +30,7 @@ from typing import Self
 from agentzip import model
 from agentzip.control import ControlServer, JsonObject, detach_all
 from agentzip.errors import AgentZipError, TargetsRemain
+from agentzip.host.groups import KeeperGroup
 from agentzip.pager import Pager, open_engine
 
 __all__ = [
@@ -127,6 +128,8 @@ class Daemon:
         self._known: dict[int, model.SpaceStatus] = {}
         self._pages_lost = 0
         self._keeper_restarts = 0
+        self._fault_panics = 0
+        self._keeper_group = KeeperGroup(settings.run_dir)
         self._started_at = time.monotonic()
         self._stopped: StopOutcome | None = None
 
@@ -150,6 +153,7 @@ class Daemon:
                 self.engine.close()
             raise
         self._server.start()
+        self._keeper_group.take(self.engine.stats().keeper_pid)
         adopted = self.engine.adopted()
         if adopted:
             _log.info("took over %d targets from the keeper: %s", len(adopted), adopted)
@@ -191,11 +195,19 @@ class Daemon:
             _log.info("managing space %d (pid %d, %s)", space_id, space.pid, space.command)
         if stats.pages_lost > self._pages_lost:
             _log.error("%d pages failed their checksum and are poisoned", stats.pages_lost)
+        if stats.fault_panics > self._fault_panics:
+            # The faults it happened over wait: a target is never answered by a guess.
+            _log.error(
+                "a bug: fault threads panicked (%d times); what was not answered is tried again",
+                stats.fault_panics,
+            )
         if stats.keeper_restarts > self._keeper_restarts:
             _log.warning("the keeper died and was replaced (%d times)", stats.keeper_restarts)
+        self._keeper_group.take(stats.keeper_pid)
         self._known = spaces
         self._pages_lost = stats.pages_lost
         self._keeper_restarts = stats.keeper_restarts
+        self._fault_panics = stats.fault_panics
 
     def stop(self) -> StopOutcome:
         """
@@ -242,6 +254,7 @@ class Daemon:
         if not spaces:
             with contextlib.suppress(TargetsRemain):
                 self.engine.close()
+                self._keeper_group.remove()
                 return StopOutcome(True, 0, 0)
             spaces = self.engine.spaces()
         pages_out = sum(space.pages_out for space in spaces)

@@ -67,7 +67,7 @@ class Settings:
     chunk_pages: int = 1024
     """Pages moved per step of a page out, 16 to 2048."""
     crash_at: str | None = None
-    """Fault injection for tests: `NAME` or `NAME:N`."""
+    """Fault injection for tests: `NAME`, `NAME:N` or `NAME:N:ACTION`; see `_native.pyi`."""
     deduplicate: bool = True
     """Equal pages of a trust domain share one slot of the pool."""
     disk_path: Path | None = None
@@ -281,6 +281,8 @@ class EngineStats:
     faults_disk: int
     faults_already_present: int
     faults_retried: int
+    fault_panics: int
+    """Panics of fault threads: a bug, survived; what was not answered is tried again."""
     pages_lost: int
     events_fork: int
     events_remap: int

@@ -66,6 +66,7 @@ class FakeEngine:
         self.closed = False
         self.pages_lost = 0
         self.keeper_restarts = 0
+        self.fault_panics = 0
         self.calls: list[tuple[str, int]] = []
         # Guards everything above; the control server calls from several threads.
         self._lock = threading.RLock()
@@ -350,6 +351,7 @@ class FakeEngine:
                 faults_disk=0,
                 faults_already_present=0,
                 faults_retried=0,
+                fault_panics=self.fault_panics,
                 pages_lost=self.pages_lost,
                 events_fork=0,
                 events_remap=0,

@@ -16,11 +16,11 @@ import subprocess
 import time
 import zlib
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
+from agentzip.children import Stoppable
 from agentzip.errors import (
     AgentZipError,
     NoSuchProcess,
@@ -58,7 +58,7 @@ function check() {
 </script>"""
 
 
-class Browser:
+class Browser(Stoppable):
     """A running Chromium and the pipe to it."""
 
     def __init__(self, program: str, profile: str) -> None:
@@ -83,15 +83,8 @@ class Browser:
         self._buffer = b""
         self._numbers = itertools.count(1)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """End the browser with all its processes."""
         tree = [found.pid for found in processes.descendants(self.process.pid)]
         for pid in [self.process.pid, *tree]:
             with suppress(ProcessLookupError):

@@ -21,9 +21,7 @@ def _cold(engine: Pager, pid: int, peer: int | None = None, tier: str = "cold") 
     training = engine.train(pid, bytes_max=1 << 20, pages_max=4000, normalised=True)
     # The highest level takes milliseconds a page: a part of the pages is enough.
     budget = 3_000_000 if tier == "frozen" else None
-    report = engine.recode(
-        pid, tier=tier, dictionary_id=training.id, peer=peer, budget_us=budget
-    )
+    report = engine.recode(pid, tier=tier, dictionary_id=training.id, peer=peer, budget_us=budget)
     assert report.done or budget
     engine.drop_dictionary(training.id)
     return report.pages_delta

@@ -126,7 +126,7 @@ def test_the_tick_logs_what_changed(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """New targets, ended targets, lost pages and a dead keeper are each said once."""
+    """New targets, ended targets, lost pages, a dead keeper and panics are each said once."""
     caplog.set_level(logging.INFO)
     service = Daemon(Settings(run_dir=tmp_path), factory)
     service.start()
@@ -135,6 +135,7 @@ def test_the_tick_logs_what_changed(
     engine.end_target(7)
     engine.pages_lost = 3
     engine.keeper_restarts = 1
+    engine.fault_panics = 2
     service.tick()
     service.tick()
     service.stop()
@@ -144,6 +145,7 @@ def test_the_tick_logs_what_changed(
     assert 1 == sum("space 1 is gone (pid 7" in text for text in said)
     assert 1 == sum("3 pages failed their checksum" in text for text in said)
     assert 1 == sum("the keeper died" in text for text in said)
+    assert 1 == sum("fault threads panicked (2 times)" in text for text in said)
 
 
 def test_targets_of_a_killed_daemon_are_announced(

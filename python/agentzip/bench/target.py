@@ -8,10 +8,9 @@ import subprocess
 import time
 from array import array
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from agentzip.bench.build import ensure_built
+from agentzip.children import Child
 from agentzip.errors import InternalError
 
 __all__ = ["ALL_CPUS", "ONE_CPU", "OTHER_CPU", "HeapTarget", "measure_stops", "microseconds"]
@@ -29,16 +28,15 @@ _ANSWER_SECONDS = 60
 """The longest command, a sweep with everything out, takes a second; beyond this it hangs."""
 
 
-class HeapTarget:
+class HeapTarget(Child):
     """A process with a heap of known pages; leaving the context ends it."""
 
     def __init__(self, mebibytes: int, folder: Path) -> None:
         program = ensure_built() / "latency"
-        self._process = subprocess.Popen(
-            [str(program), str(mebibytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+        command, pipe = [str(program), str(mebibytes)], subprocess.PIPE
+        super().__init__(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0))
         self._pending = b""
-        self._samples = folder / f"samples-{self._process.pid}"
+        self._samples = folder / f"samples-{self.process.pid}"
         try:
             _, start, end = self._read_answer().split()
         except BaseException:
@@ -46,27 +44,6 @@ class HeapTarget:
             raise
         self.heap = (int(start, 16), int(end, 16))
         self.pages = mebibytes * 256
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End it; once is enough, twice does no harm."""
-        self._process.kill()
-        self._process.wait()
 
     def fill(self, generation: int) -> None:
         """Make every page anew; no copy of an earlier one is right any more."""
@@ -107,16 +84,16 @@ class HeapTarget:
         return microseconds(self._samples)
 
     def _ask(self, command: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n".encode())
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n".encode())
         answer = self._read_answer()
         if answer.startswith("error"):
             raise InternalError(f"the benchmark's target said: {answer} (to {command!r})")
         return answer
 
     def _read_answer(self) -> str:
-        assert self._process.stdout is not None
-        output = self._process.stdout.fileno()
+        assert self.process.stdout is not None
+        output = self.process.stdout.fileno()
         deadline = time.monotonic() + _ANSWER_SECONDS
         while b"\n" not in self._pending:
             ready, _, _ = select.select([output], [], [], deadline - time.monotonic())

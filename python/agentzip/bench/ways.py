@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 from agentzip import model
 from agentzip.bench.figures import FLOOR, Ledger
 from agentzip.bench.target import ALL_CPUS, ONE_CPU, OTHER_CPU, HeapTarget, measure_stops
+from agentzip.children import Stoppable
 from agentzip.errors import InternalError, TargetBusy, TargetsRemain
 from agentzip.pager import Pager, open_engine
 
@@ -51,7 +51,7 @@ class Way(Protocol):
         """Measure once; returns the number of wrong pages."""
 
 
-class FloorWay:
+class FloorWay(Stoppable):
     """The kernel's primitives alone."""
 
     name = FLOOR
@@ -60,16 +60,9 @@ class FloorWay:
         self._folder = folder
         self._target = HeapTarget(mebibytes, folder)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._target.__exit__(kind, error, trace)
+    def stop(self) -> None:
+        """End the target."""
+        self._target.stop()
 
     def turn(self, number: int, touches: int, ledger: Ledger) -> int:
         """Move, stop, drop and serve; see targets/floor.c."""
@@ -97,7 +90,7 @@ class FloorWay:
         return target.count_wrong()
 
 
-class EngineWay:
+class EngineWay(Stoppable):
     """The engine with one algorithm, on a target of its own."""
 
     def __init__(self, algorithm: str, level: int | None, mebibytes: int, folder: Path) -> None:
@@ -124,15 +117,8 @@ class EngineWay:
             self._attach()
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """Detach, end the target and the engine."""
         with self._stack:
             self._insist(lambda: self._engine.detach(self._target.pid, 0))
 

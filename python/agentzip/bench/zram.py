@@ -11,15 +11,23 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from agentzip.bench.figures import Ledger
 from agentzip.bench.target import ALL_CPUS, ONE_CPU, HeapTarget
+from agentzip.children import Stoppable
 from agentzip.errors import InternalError
 
-__all__ = ["ZramWay", "compressed_device", "why_not"]
+__all__ = [
+    "MADV_PAGEOUT",
+    "Stored",
+    "ZramWay",
+    "advise",
+    "compressed_device",
+    "stored",
+    "why_not",
+]
 
 _DEVICE = Path("/dev/zram0")
 _SETTINGS = Path("/sys/block/zram0")
@@ -30,7 +38,18 @@ _RESET_TRIES = 50
 
 _SYS_PROCESS_MADVISE = 440
 _MADV_WILLNEED = 3
-_MADV_PAGEOUT = 21
+MADV_PAGEOUT = 21
+"""Take the pages out, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the device says that it holds (`mm_stat`)."""
+
+    original_bytes: int
+    encoded_bytes: int
+    used_bytes: int
+    pages_same_filled: int
 
 
 def why_not(root: Path = Path("/")) -> str:
@@ -74,6 +93,32 @@ def compressed_device(bytes_max: int) -> Iterator[None]:
         _give_back(former)
 
 
+def stored(root: Path = Path("/")) -> Stored:
+    """What the borrowed device holds now."""
+    fields = (root / _SETTINGS.relative_to("/") / "mm_stat").read_text().split()
+    return Stored(int(fields[0]), int(fields[1]), int(fields[2]), int(fields[5]))
+
+
+def advise(pidfd: int, start: int, end: int, advice: int) -> None:
+    """
+    Give advice for a range of another process.
+
+    Raises:
+        InternalError: the kernel refused.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    while start < end:
+        vector = (ctypes.c_uint64 * 2)(start, end - start)
+        done = libc.syscall(
+            *(ctypes.c_long(_SYS_PROCESS_MADVISE), ctypes.c_long(pidfd)),
+            *(ctypes.byref(vector), ctypes.c_long(1), ctypes.c_long(advice), ctypes.c_long(0)),
+        )
+        if done <= 0:
+            raise InternalError(f"process_madvise: {os.strerror(ctypes.get_errno())}")
+        start += done
+
+
 def _give_back(former: str) -> None:
     subprocess.run(["swapoff", str(_DEVICE)], check=False, capture_output=True)
     for _ in range(_RESET_TRIES):
@@ -93,7 +138,7 @@ def _selected(line: str) -> str:
     return line.partition("[")[2].partition("]")[0]
 
 
-class ZramWay:
+class ZramWay(Stoppable):
     """A target whose memory the kernel takes and gives back."""
 
     name = f"zram-{_ALGORITHM}"
@@ -101,33 +146,24 @@ class ZramWay:
     def __init__(self, mebibytes: int, folder: Path) -> None:
         self._target = HeapTarget(mebibytes, folder)
         self._pidfd = os.pidfd_open(self._target.pid)
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._libc.syscall.restype = ctypes.c_long
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """End the target."""
         os.close(self._pidfd)
         # Before the swapoff, which would bring its memory home first.
-        self._target.__exit__(kind, error, trace)
+        self._target.stop()
 
     def turn(self, number: int, touches: int, ledger: Ledger) -> int:
         """PAGEOUT, touches, the rest home by WILLNEED, PAGEOUT again, home by a sweep."""
         target = self._target
         target.fill(number)
-        ledger.note("page_out", self.name, [self._advise(_MADV_PAGEOUT)])
+        ledger.note("page_out", self.name, [self._advise(MADV_PAGEOUT)])
         self._check_out()
         target.pin({ONE_CPU})
         ledger.note("fault", self.name, target.touch(touches, 0, number))
         target.pin(ALL_CPUS)
         ledger.note("page_in", self.name, [self._advise(_MADV_WILLNEED)])
-        ledger.note("page_out_again", self.name, [self._advise(_MADV_PAGEOUT)])
+        ledger.note("page_out_again", self.name, [self._advise(MADV_PAGEOUT)])
         self._advise(_MADV_WILLNEED)
         ledger.note("fault_again", self.name, target.touch(touches, 0, number))
         target.sweep()
@@ -137,15 +173,7 @@ class ZramWay:
         """Give one advice for the whole heap; microseconds per page."""
         start, end = self._target.heap
         began = time.perf_counter_ns()
-        while start < end:
-            vector = (ctypes.c_uint64 * 2)(start, end - start)
-            done = self._libc.syscall(
-                *(ctypes.c_long(_SYS_PROCESS_MADVISE), ctypes.c_long(self._pidfd)),
-                *(ctypes.byref(vector), ctypes.c_long(1), ctypes.c_long(advice), ctypes.c_long(0)),
-            )
-            if done <= 0:
-                raise InternalError(f"process_madvise: {os.strerror(ctypes.get_errno())}")
-            start += done
+        advise(self._pidfd, start, end, advice)
         return (time.perf_counter_ns() - began) / 1000 / self._target.pages
 
     def _check_out(self) -> None:

@@ -3,6 +3,7 @@ Commands that judge: doctor, selftest, demo.
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -12,17 +13,22 @@ import typer
 from agentzip import pager
 from agentzip.cli.options import (
     AlgorithmOption,
+    Invocation,
     JsonOption,
     LevelOption,
     PoolSizeOption,
     settings_of,
 )
 from agentzip.cli.output import print_json, print_table, print_text, set_up_logging
+from agentzip.control import ControlClient
 from agentzip.errors import AgentZipError
 from agentzip.host import doctor as host_doctor
 from agentzip.units import format_bytes
 
 __all__ = ["register"]
+
+_ANSWER_SECONDS = 5.0
+"""How long a daemon may take to say who it is."""
 
 
 class Suite(StrEnum):
@@ -42,6 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    context: typer.Context,
     pid: Annotated[
         int | None,
         typer.Argument(
@@ -55,7 +62,7 @@ def doctor(
 
     What they do not allow comes with its exact cause and the smallest fix.
     """
-    findings = host_doctor.examine(pager.features)
+    findings = host_doctor.examine(pager.features) + _daemon_findings(context)
     if pid is not None:
         findings += _process_findings(pid)
     works = host_doctor.can_work(findings)
@@ -69,6 +76,16 @@ def doctor(
         print_text("\nthe pager can work here" if works else "\nthe pager cannot work here")
     if not works:
         raise typer.Exit(1)
+
+
+def _daemon_findings(context: typer.Context) -> list[host_doctor.Finding]:
+    """What can be said of the daemon, if one runs."""
+    invocation: Invocation = context.obj
+    # None that runs, or one of somebody else's: nothing to be said.
+    with suppress(AgentZipError), ControlClient(invocation.run_dir, _ANSWER_SECONDS) as client:
+        daemon_pid, keeper_pid = int(client.about()["pid"]), client.stats().keeper_pid
+        return [host_doctor.examine_keeper(daemon_pid, keeper_pid)]
+    return []
 
 
 def _process_findings(pid: int) -> list[host_doctor.Finding]:

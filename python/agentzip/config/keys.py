@@ -180,7 +180,9 @@ class Compression(_Section):
     """`zstd` (densest, and the only one with dictionaries), `lz4`, `lz4hc`, or `raw` (none)."""
     level: Annotated[int, _whole(-7, 22)] | None = None
     """Level of the algorithm; default 3 for zstd, 0 for lz4, 9 for lz4hc."""
-    dictionary: Annotated[Literal["auto", "prebuilt", "none"] | list[str], BeforeValidator(_dictionary)] = "auto"
+    dictionary: Annotated[
+        Literal["auto", "prebuilt", "none"] | list[str], BeforeValidator(_dictionary)
+    ] = "auto"
     """
     `auto`: a sandbox's own or its image's, else a prebuilt one; `prebuilt`: only those of the
     package; `none`; or names of prebuilt ones.  One that does not pay on a sample is never used.

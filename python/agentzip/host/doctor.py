@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentzip.errors import AgentZipError
+from agentzip.host.groups import group_of
 from agentzip.host.memory import ROOT
 from agentzip.units import format_bytes
 
-__all__ = ["Finding", "Limits", "can_work", "current_limits", "examine"]
+__all__ = ["Finding", "Limits", "can_work", "current_limits", "examine", "examine_keeper"]
 
 _REQUIRED_FEATURES = {
     "userfaultfd_device": "6.1",
@@ -110,6 +111,24 @@ def examine(
         _swap(root),
         _huge_pages(root),
     ]
+
+
+def examine_keeper(daemon_pid: int, keeper_pid: int, root: Path = ROOT) -> Finding:
+    """Whether the keeper of a running daemon outlives what ends the daemon's control group."""
+    name, fix = "keeper's control group", "put KillMode=process into the unit of the daemon"
+    daemon, keeper = group_of(daemon_pid, root), group_of(keeper_pid, root)
+    if daemon is None or keeper is None:
+        return Finding(name, "ok", "not known: no unified hierarchy, or one of the two has ended")
+    ends_both = f"whoever ends {daemon} ends the keeper too, and with it every page that is out"
+    if daemon == "/":
+        return Finding(name, "ok", "both are in the root group, which nobody can end")
+    if daemon == keeper:
+        return Finding(
+            name, "warn", f"shared with the daemon: {ends_both}", f"{fix}, with Delegate=yes"
+        )
+    if keeper.startswith(f"{daemon}/") and ".service" in daemon:
+        return Finding(name, "warn", f"below the daemon's, {keeper}: {ends_both}, by default", fix)
+    return Finding(name, "ok", keeper)
 
 
 def _architecture(machine: str) -> Finding:

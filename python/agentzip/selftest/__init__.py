@@ -9,11 +9,18 @@ Importing the package registers all checks:
 - `crash`: the daemon and the keeper are killed at every step.
 """
 
-from agentzip.selftest import crash, events, exact_languages, exact_memory, exact_stress
+from agentzip.selftest import (
+    crash,
+    events,
+    exact_faults,
+    exact_languages,
+    exact_memory,
+    exact_stress,
+)
 from agentzip.selftest.registry import SUITES, Check, Result, all_checks, find
 from agentzip.selftest.runner import run, run_one
 
 __all__ = ["SUITES", "Check", "Result", "all_checks", "find", "run", "run_one"]
 
-_REGISTERED = (exact_memory, exact_languages, exact_stress, events, crash)
+_REGISTERED = (exact_memory, exact_faults, exact_languages, exact_stress, events, crash)
 """Modules that are imported for the checks that they register."""

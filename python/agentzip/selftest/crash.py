@@ -43,7 +43,7 @@ def _crowd(stage: Stage, seed: int) -> Iterator[Crowd]:
         if crowd.host is not None:
             for target in crowd.targets:
                 target.kill()
-            crowd.host.end()
+            crowd.host.stop()
     stage.note(f"{crowd.kills} kills, slowest answer {crowd.slowest * 1000:.0f} ms")
 
 

@@ -93,7 +93,7 @@ class Crowd:
 
     def kill(self) -> None:
         """The daemon dies now, if it has not yet."""
-        self.daemon.end()
+        self.daemon.stop()
         self.host = None
         self.kills += 1
 
@@ -223,7 +223,7 @@ class Crowd:
         keeper = host.do("stats")["keeper_pid"]
         expect(host.do("stats")["pages_lost"] == 0, "pages were lost")
         host.do("close")
-        host.end()
+        host.stop()
         self.host = None
         expect(wait_until(lambda: is_dead(keeper), 3), f"the keeper outlives close: {keeper}")
 

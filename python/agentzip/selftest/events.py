@@ -83,6 +83,9 @@ OPERATIONS = {
     "shared-sysv": "System V shared memory is left alone.",
     "read-only": "A read-only range is left alone.",
     "locked": "Locked memory is left alone.",
+    "dontdump": "Memory that the program keeps out of core dumps is left alone.",
+    "protection-key": "Memory guarded by a protection key stays, and what is around it leaves.",
+    "protection-key-late": "A key set on memory that is out protects it before it is home.",
     "own-userfaultfd": "A range that the program's own fault handler serves is left alone.",
 }
 """Operation -> what the check is about."""
@@ -165,6 +168,30 @@ def guard_at_home(stage: Stage) -> None:
     stage.engine.page_in(target.pid)
     expect(stage.bytes_out(target) == 0, "not everything is at home")
     target.ok("guard")
+
+
+@check("events/protection-key-reason")
+def protection_key_reason(stage: Stage) -> None:
+    """Memory guarded by a key is skipped with that reason; its neighbours are out."""
+    target = _start(stage, "protection-key")
+    stage.attach(target, "when asked")
+    stage.page_out(target)
+    start, end = _range(target, "protection-key")
+    parts = [
+        region
+        for region in stage.engine.regions(target.pid)
+        if start < region.end and region.start < end
+    ]
+    # Says first whether this host has keys at all.
+    target.ok("protection-key")
+    guarded = [region for region in parts if "protection key" in region.reason]
+    expect(len(guarded) == 1, f"guarded mappings: {guarded} of {parts}")
+    expect(not guarded[0].movable, f"it may leave: {guarded[0]}")
+    expect(guarded[0].out_bytes == 0, f"guarded memory is out: {guarded[0]}")
+    around = sum(region.out_bytes for region in parts)
+    half = (end - start) // 2
+    expect(around >= _MOSTLY * half, f"only {around} of {half} bytes around it are out")
+    stage.page_out(target)
 
 
 @check("events/all-in-one", 120)

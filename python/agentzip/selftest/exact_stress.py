@@ -8,7 +8,7 @@ import time
 
 from agentzip.errors import AgentZipError, TargetBusy
 from agentzip.selftest.exact_memory import expect
-from agentzip.selftest.registry import CheckFailed, check
+from agentzip.selftest.registry import CheckFailed, CheckSkipped, check
 from agentzip.selftest.stage import Stage
 
 __all__ = ["interrupted_waits"]
@@ -20,6 +20,11 @@ _OPS_WITH_MOVES = 80_000
 
 _PAGE_OUTS = 200
 _DETACH_SECONDS = 6.0
+
+_STOP_LIMIT_US = 5_000
+_HOLD_GIB = 8
+_HOLD_MS = 8_000
+"""Changing the protection of so many pages locks an address space for a tenth of a second."""
 
 
 def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
@@ -108,6 +113,35 @@ def detach_under_moves(stage: Stage) -> None:
     expect(line.split()[4] == "0", f"wrong pages: {line}\n{target.errors()}")
     expect(detached > 10, f"only {detached} detaches")
     expect(target.wait(10) == 0, "the target ended badly")
+
+
+@check("exact/locked-address-space", 90)
+def locked_address_space(stage: Stage) -> None:
+    """A program whose address space is locked for long is let go of, not kept stopped as long."""
+    engine = stage.open(stop_limit_us=_STOP_LIMIT_US)
+    target = stage.memory(1)
+    held = int(target.ok(f"hold-lock {_HOLD_GIB} {_HOLD_MS}", 60))
+    if held * 1000 < 8 * _STOP_LIMIT_US:
+        raise CheckSkipped(f"this machine changes {_HOLD_GIB} GiB of pages in {held} ms")
+    stops, busy, slowest = [], 0, 0.0
+    deadline = time.monotonic() + _HOLD_MS / 1000
+    while time.monotonic() < deadline:
+        try:
+            stops.append(engine.attach(target.pid).stop_us / 1000)
+            stops.append(stage.detach(target).stop_us / 1000)
+        except TargetBusy:
+            busy += 1
+        started = time.monotonic()
+        target.ok("ping")
+        slowest = max(slowest, time.monotonic() - started)
+    stage.note(f"locked for {held} ms; {len(stops)} stops, {busy} times undone")
+    stage.note(f"longest stop {max(stops, default=0):.1f} ms, slowest answer {slowest * 1000:.0f}")
+    expect(len(stops) + busy > 1, f"only {len(stops)} stops and {busy} tries")
+    expect(max(stops, default=0) < held / 2, f"stopped for {max(stops):.0f} of {held} ms")
+    if engine.spaces():
+        stage.detach(target)
+    stage.attach(target, "when asked")
+    stage.page_out(target)
 
 
 @check("exact/interrupted-waits", 90)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agentzip.children import Child
 from agentzip.selftest.conditions import describe_threads
 from agentzip.selftest.registry import CheckFailed
 
@@ -22,23 +23,25 @@ _COMMAND_SECONDS = 30.0
 _READY_SECONDS = 15.0
 
 
-class HostProcess:
+class HostProcess(Child):
     """An `engine_host` process; every method that needs it alive tells if it is dead."""
 
     def __init__(self, run_dir: Path, crash_at: str | None = None) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-X", "faulthandler", "-m", "agentzip.selftest.engine_host"),
-                *("--run-dir", str(run_dir)),
-                *(("--crash-at", crash_at) if crash_at else ()),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `stop`
+        super().__init__(
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-X", "faulthandler", "-m", "agentzip.selftest.engine_host"),
+                    *("--run-dir", str(run_dir)),
+                    *(("--crash-at", crash_at) if crash_at else ()),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            )
         )
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
         self._buffer = b""
         self.adopted: set[int] = set()
 
@@ -58,9 +61,9 @@ class HostProcess:
             CheckFailed: it failed.
             BrokenPipeError: the daemon is dead.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
-        self._process.stdin.flush()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
         answer = self._read(_COMMAND_SECONDS, name)
         if answer is None:
             raise BrokenPipeError(name)
@@ -71,16 +74,16 @@ class HostProcess:
 
     def _read(self, seconds: float, after: str) -> dict[str, Any] | None:
         """One answer; None when the process ended by SIGKILL, which is what we came for."""
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         while b"\n" not in self._buffer:
             dead = not self.alive()
-            part = self._process.stdout.read() or b""
+            part = self.process.stdout.read() or b""
             self._buffer += part
             if dead and b"\n" not in self._buffer:
                 return None
             if time.monotonic() > deadline:
-                threads = describe_threads(self._process.pid)
+                threads = describe_threads(self.process.pid)
                 raise CheckFailed(f"the daemon does not answer {after!r}; threads: {threads}")
             if not part:
                 time.sleep(0.002)
@@ -95,7 +98,7 @@ class HostProcess:
         Raises:
             CheckFailed: it ended by anything but SIGKILL.
         """
-        code = self._process.poll()
+        code = self.process.poll()
         if code is not None and code != -signal.SIGKILL:
             self._errors.seek(0)
             log = self._errors.read()[-2000:].decode(errors="replace")
@@ -105,17 +108,10 @@ class HostProcess:
     def dies_within(self, seconds: float) -> bool:
         """Whether it dies by itself, at its crash point."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+            self.process.wait(seconds)
         return not self.alive()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Kill it if it lives, and free what belongs to it."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
+        super().stop()
         self._errors.close()

@@ -10,10 +10,10 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from agentzip import model
+from agentzip.children import Stoppable
 from agentzip.errors import AgentZipError, TargetBusy
 from agentzip.pager import Pager, open_engine
 from agentzip.selftest.build import ensure_built
@@ -41,7 +41,7 @@ _FREED_SECONDS = 3.0
 """How long after the last detach the pool may still hold pages of children that just ended."""
 
 
-class Stage:
+class Stage(Stoppable):
     """Everything one check works with; leaving it ends every target and the engine."""
 
     def __init__(self) -> None:
@@ -56,15 +56,8 @@ class Stage:
         self._before: dict[int, Snapshot] = {}
         self._changes: dict[int, Changes] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """End every target and the engine."""
         # Targets first: a target without an engine behind it would wait for ever.
         for target in self._targets:
             target.stop()
@@ -94,6 +87,9 @@ class Stage:
         level: int | None = None,
         pool_bytes_max: int = _POOL_BYTES_MAX,
         chunk_pages: int = 1024,
+        fault_threads: int = 2,
+        stop_limit_us: int = 20_000,
+        crash_at: str | None = None,
     ) -> Pager:
         """Start the engine with settings of the check's own."""
         self._engine = open_engine(
@@ -103,6 +99,9 @@ class Stage:
                 level=level,
                 pool_bytes_max=pool_bytes_max,
                 chunk_pages=chunk_pages,
+                fault_threads=fault_threads,
+                stop_limit_us=stop_limit_us,
+                crash_at=crash_at,
             )
         )
         return self._engine

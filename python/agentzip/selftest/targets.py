@@ -8,15 +8,13 @@ its own pid.
 
 import os
 import selectors
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
+from agentzip.children import Child
 from agentzip.selftest.conditions import describe_threads
 from agentzip.selftest.registry import CheckFailed, CheckSkipped
 
@@ -26,7 +24,7 @@ ANSWER_SECONDS = 20.0
 """How long a command may take on a busy machine with everything paged out."""
 
 
-class Target:
+class Target(Child):
     """
     One process under test.
 
@@ -49,23 +47,24 @@ class Target:
         self.verify_command = verify
         # Lives as long as the target; closed in `stop`.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            self.arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=None if env is None else dict(env),
+        super().__init__(
+            subprocess.Popen(
+                self.arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=None if env is None else dict(env),
+            )
         )
         self._buffer = b""
         self._selector = selectors.DefaultSelector()
-        assert self._process.stdout is not None
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        assert self.process.stdout is not None
+        self._selector.register(self.process.stdout, selectors.EVENT_READ)
         try:
             self.own_pid = self._read_ready(ready_seconds)
         except BaseException:
             self.stop()
             raise
-        self.pid = self._process.pid
 
     def _read_ready(self, seconds: float) -> int:
         line = self.read_line(seconds, "ready")
@@ -73,23 +72,12 @@ class Target:
             raise CheckFailed(f"{self.arguments[0]} did not become ready: {line!r}")
         return int(line.split()[1])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     def send(self, line: str) -> None:
         """Send a command without waiting for the answer."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
         except BrokenPipeError as error:
             raise CheckFailed(f"target is gone before {line!r}: {self.ending()}") from error
 
@@ -102,7 +90,7 @@ class Target:
         """
         line = self.poll_line(seconds, after)
         if line is None:
-            threads = describe_threads(self._process.pid)
+            threads = describe_threads(self.process.pid)
             raise CheckFailed(f"no answer within {seconds:g} s to {after!r}; threads: {threads}")
         return line
 
@@ -114,12 +102,12 @@ class Target:
             CheckFailed: the target ended.
         """
         deadline = time.monotonic() + seconds
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not self._selector.select(left):
                 return None
-            block = os.read(self._process.stdout.fileno(), 65536)
+            block = os.read(self.process.stdout.fileno(), 65536)
             if not block:
                 raise CheckFailed(f"target ended instead of answering {after!r}: {self.ending()}")
             self._buffer += block
@@ -150,22 +138,13 @@ class Target:
         """Let the target check all its memory."""
         return self.ok(self.verify_command, seconds) if self.verify_command else ""
 
-    def alive(self) -> bool:
-        """Whether the process we started still runs."""
-        return self._process.poll() is None
-
     def wait(self, seconds: float) -> int:
         """Wait for the end of the process; returns its exit code (negative: a signal)."""
         try:
-            return self._process.wait(seconds)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            threads = describe_threads(self._process.pid)
+            threads = describe_threads(self.process.pid)
             raise CheckFailed(f"target still runs after {seconds:g} s: {threads}") from error
-
-    def kill(self) -> None:
-        """Send SIGKILL to the process we started and to nothing else."""
-        if self.alive():
-            self._process.send_signal(signal.SIGKILL)
 
     def errors(self) -> str:
         """The last part of what it wrote to stderr."""
@@ -176,17 +155,11 @@ class Target:
     def ending(self) -> str:
         """How it ended and what it said last."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        return f"exit code {self._process.returncode} {self.errors()}".strip()
+            self.process.wait(1.0)
+        return f"exit code {self.process.returncode} {self.errors()}".strip()
 
     def stop(self) -> None:
         """End the process and free what belongs to it; may be called twice."""
-        self.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
+        super().stop()
         self._selector.close()
         self._errors.close()

@@ -19,6 +19,7 @@ use crate::sys::arch::{self, Registers, call};
 use crate::sys::foreign::{self, ForeignMemory};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::target::{self, Candidate, Target};
+use crate::writer::Writer;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -75,11 +76,12 @@ pub fn with_worker<T: Send>(
 ) -> Result<T> {
     // Taken by the attempt that gets a worker; one that does not leaves it.
     let work = Mutex::new(Some(work));
+    let writer = &Writer::new(memory);
     let attempt = &|| -> Result<Option<T>> {
         // The program waits for this thread during a loan.
         foreign::prefer(0);
         let room = CodeRoom::find(target, memory)?;
-        let mut worker = make_worker(target, memory, &room, limits)?;
+        let mut worker = make_worker(target, memory, writer, &room, limits)?;
         let work = work.lock().take();
         let result = work.map(|work| work(&mut worker)).transpose();
         if worker.finish() {
@@ -87,25 +89,33 @@ pub fn with_worker<T: Send>(
         }
         result
     };
-    let mut last = Error::Internal("no attempt was made".to_owned());
-    for _ in 0..ATTEMPTS {
-        // A thread of its own each time: only its end lets go of a tracee that would not stop.
-        let result = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
-            let running =
-                thread.spawn_scoped(scope, attempt).map_err(Error::os("starting a thread"))?;
-            running
-                .join()
-                .unwrap_or_else(|_| Err(Error::Internal("a borrower panicked".to_owned())))
-        });
-        match result {
-            Ok(Some(value)) => return Ok(value),
-            Ok(None) => return Err(last),
-            Err(error @ Error::TargetBusy { .. }) if work.lock().is_some() => last = error,
-            Err(error) => return Err(error),
+    std::thread::scope(|scope| {
+        let _closing = writer.closing();
+        let thread = std::thread::Builder::new().name("agentzip-write".to_owned());
+        let failed = Error::os("starting a thread");
+        thread.spawn_scoped(scope, || writer.run()).map_err(failed)?;
+        let mut last = Error::Internal("no attempt was made".to_owned());
+        for _ in 0..ATTEMPTS {
+            // A thread of its own each time: only its end lets go of a tracee that would not stop.
+            match on_own_thread(attempt) {
+                Ok(Some(value)) => return Ok(value),
+                Ok(None) => return Err(last),
+                Err(error @ Error::TargetBusy { .. }) if work.lock().is_some() => last = error,
+                Err(error) => return Err(error),
+            }
         }
-    }
-    Err(last)
+        Err(last)
+    })
+}
+
+fn on_own_thread<T: Send>(attempt: &(impl Fn() -> Result<T> + Sync)) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("agentzip-borrow".to_owned());
+        let running =
+            thread.spawn_scoped(scope, attempt).map_err(Error::os("starting a thread"))?;
+        let panicked = |_| Err(Error::Internal("a borrower panicked".to_owned()));
+        running.join().unwrap_or_else(panicked)
+    })
 }
 
 enum Attempt {
@@ -117,6 +127,7 @@ enum Attempt {
 fn make_worker<'a>(
     target: &Target,
     memory: &'a ForeignMemory,
+    writer: &Writer<'_>,
     room: &CodeRoom,
     limits: Limits,
 ) -> Result<Worker<'a>> {
@@ -127,20 +138,18 @@ fn make_worker<'a>(
             if !target.is_same() {
                 return Err(Error::TargetGone(pid));
             }
-            match borrow(target, candidate, memory, room, limits) {
+            let borrowed = borrow(target, candidate, writer, room, limits);
+            foreign::lower_priority();
+            match borrowed {
                 Ok(Attempt::Made(made)) => {
                     let (tracee, base, loan) = *made;
-                    foreign::lower_priority();
                     // It is between two stops of ours most of the time, and faults wait for what
                     // it does: a few microseconds at a time.
                     foreign::raise_priority(Some(tracee.id()));
                     let call_address = room.address() + base.springboard().worker;
                     return Ok(Worker { pid, tracee, base, call_address, memory, loan });
                 }
-                Ok(Attempt::Interrupted) => {
-                    foreign::lower_priority();
-                    why = "signals keep arriving".to_owned();
-                }
+                Ok(Attempt::Interrupted) => why = "signals keep arriving".to_owned(),
                 Err(Error::TargetBusy { why: late, .. }) => {
                     // The tracee that was late stays ours until this thread ends: stop here.
                     return Err(Error::TargetBusy { pid, why: late });
@@ -159,7 +168,7 @@ fn make_worker<'a>(
 fn borrow(
     target: &Target,
     candidate: Candidate,
-    memory: &ForeignMemory,
+    writer: &Writer<'_>,
     room: &CodeRoom,
     limits: Limits,
 ) -> Result<Attempt> {
@@ -170,6 +179,8 @@ fn borrow(
     points::pass("borrow.seized");
     let begin = Instant::now();
     stop_thread(&thread, pid, begin, limits)?;
+    // It waits for us now: we must not lose our CPU.
+    foreign::raise_priority(None);
     let mut home = thread.registers().map_err(|cause| match cause.kind() {
         ErrorKind::InvalidData => {
             Error::WrongArchitecture { pid, found: "32-bit registers".to_owned() }
@@ -177,19 +188,15 @@ fn borrow(
         _ => Error::TargetGone(pid),
     })?;
     home.undo_interruption();
-    if let Err(cause) = memory.write(room.address(), &home.springboard().code) {
-        // Put back what undo_interruption mended; the thread goes on when we let go of it.
-        let _ = thread.set_registers(&home);
-        return Err(match cause.kind() {
-            ErrorKind::WriteZero => Error::TargetGone(pid),
-            _ => Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause },
-        });
+    if let Err(error) = write_springboard(writer, room, &home, pid, begin, limits) {
+        // Put back what undo_interruption mended, and thaw first: what follows may take its time.
+        let _ = thread.set_registers(&home).and_then(|()| thread.release(0));
+        return Err(error);
     }
     let armed = home.calling(room.address(), call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
-    // From here on it only waits for a CPU, and must be waited for.  So must we not lose ours.
-    foreign::raise_priority(None);
+    // From here on it only waits for a CPU, and must be waited for.
     thread.step_call().map_err(gone)?;
     match thread.wait_patiently() {
         Stop::Call => {}
@@ -242,6 +249,29 @@ fn stop_thread(thread: &Tracee, pid: i32, begin: Instant, limits: Limits) -> Res
                 let why = format!("stopping a thread took over {limit} ms");
                 return Err(Error::TargetBusy { pid, why });
             }
+        }
+    }
+}
+
+/// Write the way home of a thread that is stopped, within the limit of its stop.
+fn write_springboard(
+    writer: &Writer<'_>,
+    room: &CodeRoom,
+    home: &Registers,
+    pid: i32,
+    begin: Instant,
+    limits: Limits,
+) -> Result<()> {
+    match writer.write(room.address(), home.springboard().code, begin + limits.stop) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(cause)) if cause.kind() == ErrorKind::WriteZero => Err(Error::TargetGone(pid)),
+        Some(Err(cause)) => {
+            Err(Error::NotPermitted { what: format!("writing to /proc/{pid}/mem"), cause })
+        }
+        None => {
+            let limit = limits.stop.as_millis();
+            let why = format!("its address space was locked for over {limit} ms");
+            Err(Error::TargetBusy { pid, why })
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What of a program is out: how many pages and bytes, by class of memory and by codec.
 
 use crate::address::{ByteAddress, PAGES_END, PageNumber};
+use crate::class::{self, Class};
 use crate::codec::CodecId;
 use crate::page_table::Entry;
 use crate::region;
+use crate::shared::Shared;
 use crate::space::Space;
 use crate::target;
 use std::collections::BTreeMap;
@@ -21,11 +23,15 @@ pub struct CensusRow {
     pub bytes: u64,
 }
 
+/// Class of pages outside every region: their region went, and its event was not applied yet.
+const NOWHERE: &str = Class::Other.name();
+
 /// Count the pages of a space that are out.
 #[must_use]
-pub fn census(space: &Space) -> Vec<CensusRow> {
+pub fn census(shared: &Shared, space: &Space) -> Vec<CensusRow> {
     let text = target::read_maps(space.header.pid, true).unwrap_or_default();
     let regions = region::parse(&text);
+    let classes = class::of_space(shared, space, &regions);
     let mut counts: BTreeMap<(&'static str, &'static str), (u64, u64)> = BTreeMap::new();
     let mut count = |class: &'static str, entry: Entry| {
         let (codec, bytes) = match entry {
@@ -39,14 +45,13 @@ pub fn census(space: &Space) -> Vec<CensusRow> {
     };
     let _core = space.core.lock();
     let mut next = PageNumber(0);
-    for region in &regions {
+    for (region, class) in regions.iter().zip(classes) {
         let pages = ByteAddress(region.range.start).page()..ByteAddress(region.range.end).page_up();
-        space.table.for_each(next..pages.start, |_, entry| count("other", entry));
-        let class = region.class().name();
-        space.table.for_each(pages.clone(), |_, entry| count(class, entry));
+        space.table.for_each(next..pages.start, |_, entry| count(NOWHERE, entry));
+        space.table.for_each(pages.clone(), |_, entry| count(class.name(), entry));
         next = pages.end;
     }
-    space.table.for_each(next..PageNumber(PAGES_END), |_, entry| count("other", entry));
+    space.table.for_each(next..PageNumber(PAGES_END), |_, entry| count(NOWHERE, entry));
     counts
         .into_iter()
         .map(|((class_name, codec), (pages, bytes))| CensusRow { class_name, codec, pages, bytes })

@@ -23,6 +23,8 @@ mod preset;
 mod trainer;
 
 #[cfg(test)]
+mod dictionary_tests;
+#[cfg(test)]
 mod tests;
 
 pub use crate::sys::zstd_dictionary::DictionaryBytes;

@@ -2,8 +2,8 @@
 //!
 //! The pool chooses sparse spans to be emptied; here every table entry, and every delta's leader,
 //! that lies in one moves to another slot.  The bytes are copied first, then the entry changes by
-//! one store (its checksum stays), then the old slot is let go of: a kill at any instant leaves each
-//! page with a good slot, and the copies that nobody names yet are not counted at takeover.
+//! one store (its checksum stays), then the old slot is let go of: a kill at any instant leaves
+//! each page with a good slot, and the copies that nobody names yet are not counted at takeover.
 
 use crate::address::{PAGE_SIZE, PAGES_END, Page, PageNumber};
 use crate::blob::{Head, LEADERS_MAX, Leader};

@@ -1,17 +1,17 @@
 //! Faults on pages that are on the disk: answered by threads of their own.
 //!
 //! A fault thread never waits for a disk.  It leaves a note here and goes on with other faults; the
-//! toucher sleeps until a reader has the page.  Nothing is lost with us: after a kill the sleeper is
-//! woken, and faults again.
+//! toucher sleeps until a reader has the page.  Nothing is lost with us: after a kill the sleeper
+//! is woken, and faults again.
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::codec::CodecId;
+use crate::disk_tier::DiskKit;
 use crate::page_table::{Entry, Stored};
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::stats::increment;
-use crate::disk_tier::DiskKit;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;

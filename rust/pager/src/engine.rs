@@ -5,6 +5,7 @@ use crate::caches::Caches;
 use crate::census::{CensusRow, census};
 use crate::compact::{CompactReport, compact};
 use crate::disk_reads::{self, DiskReads};
+use crate::disk_tier::DiskTier;
 use crate::error::{Error, Result};
 use crate::fault_loop;
 use crate::features;
@@ -19,7 +20,6 @@ use crate::space::Space;
 use crate::spill::{SpillReport, spill};
 use crate::stats::{Counters, Histogram};
 use crate::store::Store;
-use crate::disk_tier::DiskTier;
 use crate::takeover::{Estate, take_over};
 use crate::target::Target;
 use crate::train::{self, Training, train};
@@ -343,7 +343,7 @@ impl Engine {
     /// # Errors
     /// `NotAttached`.
     pub fn census(&self, pid: i32) -> Result<Vec<CensusRow>> {
-        Ok(census(&*self.space(pid)?))
+        Ok(census(&self.shared, &*self.space(pid)?))
     }
 
     /// Drop what can be made again.

@@ -32,6 +32,8 @@ pub mod dedup;
 pub mod disk_map;
 /// Faults on pages that are on the disk.
 pub mod disk_reads;
+/// Encrypted pages in a file.
+pub mod disk_tier;
 /// All parts of one host's pager together.
 pub mod engine;
 /// What can go wrong.
@@ -94,8 +96,6 @@ pub mod squeeze;
 pub mod stats;
 /// The pool's bytes and index together.
 pub mod store;
-/// Encrypted pages in a file.
-pub mod disk_tier;
 /// The fence around the kernel.
 #[allow(unsafe_code)]
 pub mod sys;
@@ -105,3 +105,5 @@ pub mod takeover;
 pub mod target;
 /// A dictionary from a program's own pages.
 pub mod train;
+/// Writes for a borrower that must not wait.
+pub mod writer;

@@ -1,10 +1,12 @@
-//! Crash points: named places where this process can be made to die, as kill -9 would kill it.
+//! Crash points: named places where this process can be made to die, as kill -9 would kill it, to
+//! panic, or to see the kernel refuse.
 //!
-//! They exist for the crash tests and for `agentzip selftest --suite crash`, which an operator runs
-//! on his own host, so they are always compiled in; an idle point costs one relaxed load.
+//! They exist for the crash tests and for `agentzip selftest`, which an operator runs on his own
+//! host, so they are always compiled in; an idle point costs one relaxed load.
 
 use crate::error::{Error, Result};
 use crate::sys::foreign::kill_self;
+use crate::sys::userfaultfd::Install;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// Every point, in the order of the protocol that it belongs to.
@@ -49,16 +51,33 @@ pub const NAMES: &[&str] = &[
     "takeover.keeper_started",
 ];
 
+/// The point before which the kernel is asked to install a page, and so can be made to refuse.
+const REFUSABLE: &str = "fault.decoded";
+
+/// What names of fault threads begin with.
+pub const FAULT_THREAD: &str = "agentzip-fault";
+
 const NONE: usize = usize::MAX;
 static ARMED: AtomicUsize = AtomicUsize::new(NONE);
 static PASSES_LEFT: AtomicI64 = AtomicI64::new(0);
+static ACTION: AtomicUsize = AtomicUsize::new(0);
 
-/// Arm one point: die at its Nth pass.  `NAME` or `NAME:N`.
+/// What an armed point does; the position is the value of `ACTION`.
+const ACTIONS: [&str; 4] = ["kill", "panic", "again", "no-memory"];
+
+/// Arm one point: `NAME`, `NAME:N` or `NAME:N:ACTION`.
+///
+/// - `kill` (the default): die at the Nth pass;
+/// - `panic`: panic at each of the first N passes of a fault thread;
+/// - `again`, `no-memory`: at each of the first N passes, as if the kernel had answered EAGAIN or
+///   ENOMEM; only where a page is about to be installed.
 ///
 /// # Errors
-/// The name is unknown or N is not a positive number.
+/// The name or the action is unknown, or N is not a positive number.
 pub fn arm(text: &str) -> Result<()> {
-    let (name, count) = text.split_once(':').unwrap_or((text, "1"));
+    let mut parts = text.splitn(3, ':');
+    let name = parts.next().unwrap_or_default();
+    let (count, action) = (parts.next().unwrap_or("1"), parts.next().unwrap_or(ACTIONS[0]));
     let problem = |problem: String| Error::InvalidSetting { field: "crash_at", problem };
     let index = NAMES
         .iter()
@@ -69,18 +88,65 @@ pub fn arm(text: &str) -> Result<()> {
         .ok()
         .filter(|count| *count > 0)
         .ok_or_else(|| problem(format!("not a positive number of passes: {count}")))?;
+    let action = ACTIONS
+        .iter()
+        .position(|known| *known == action)
+        .filter(|action| matches!(ACTIONS[*action], "kill" | "panic") || name == REFUSABLE)
+        .ok_or_else(|| problem(format!("no such action at {name}: {action}")))?;
     PASSES_LEFT.store(count, Ordering::Relaxed);
+    ACTION.store(action, Ordering::Relaxed);
     ARMED.store(index, Ordering::Release);
     Ok(())
 }
 
 /// Pass a point.
 pub fn pass(name: &str) {
+    let _ = pass_or_refuse(name);
+}
+
+/// Pass a point at which the kernel may be made to refuse; its answer then.
+pub fn pass_or_refuse(name: &str) -> Option<Install> {
     let armed = ARMED.load(Ordering::Relaxed);
-    if armed == NONE || NAMES[armed] != name {
-        return;
+    if armed == NONE || NAMES[armed] != name { None } else { act(name) }
+}
+
+#[cold]
+fn act(name: &str) -> Option<Install> {
+    let action = ACTIONS[ACTION.load(Ordering::Acquire)];
+    if action == "panic" && !on_fault_thread() {
+        return None;
     }
-    if PASSES_LEFT.fetch_sub(1, Ordering::AcqRel) == 1 {
-        kill_self();
+    let left = PASSES_LEFT.fetch_sub(1, Ordering::AcqRel);
+    match action {
+        "kill" if left == 1 => kill_self(),
+        "panic" if left > 0 => panic!("crash point {name}"),
+        "again" if left > 0 => Some(Install::Changing),
+        "no-memory" if left > 0 => Some(Install::NoMemory),
+        _ => None,
+    }
+}
+
+/// Callers pass some points as well, on behalf of the fault thread; their panics are their own.
+fn on_fault_thread() -> bool {
+    std::thread::current().name().is_some_and(|name| name.starts_with(FAULT_THREAD))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_done_is_refused_by_name() {
+        for wrong in [
+            "no.such",
+            "fault.read:0",
+            "fault.read:-1",
+            "fault.read:1:explode",
+            "fault.read:1:again",
+            "page_out.moved:1:no-memory",
+        ] {
+            assert!(arm(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(None, pass_or_refuse("fault.read"));
     }
 }

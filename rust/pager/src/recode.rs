@@ -3,8 +3,8 @@
 //! Background work on the pool alone; the program and its memory are not touched.  A page is
 //! decoded, normalised (addresses replaced by region and offset), and encoded anew: with a larger
 //! dictionary at a higher level, or as a difference to similar pages of the same space and of one
-//! peer.  The new blob is decoded again and compared before the entry changes, and the entry changes
-//! by one store: at any instant a page has exactly one good blob.
+//! peer.  The new blob is decoded again and compared before the entry changes, and the entry
+//! changes by one store: at any instant a page has exactly one good blob.
 //!
 //! A pass gives way at once: to a fault of its program, and to whoever works on the space (page in,
 //! page out, detach).  What it did up to there stays done, and the next call goes on from there.

@@ -10,7 +10,7 @@
 use crate::codec::DecodingDictionary;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::sys::mapping::SealedBytes;
+use crate::sys::sealed::SealedBytes;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -170,8 +170,8 @@ impl References {
         }
         let free = (1..=u16::MAX).find(|id| !all.contains_key(id));
         let id = free.ok_or_else(|| Error::Internal("65535 dictionaries are in use".to_owned()))?;
-        let header = header(kind, id, domain, name, bytes);
-        let sealed = SealedBytes::create(MEMFD_NAME, &[&header, bytes])
+        let whole = [&header(kind, id, domain, name, bytes), bytes].concat();
+        let sealed = SealedBytes::create(MEMFD_NAME, &whole)
             .map_err(Error::os("making a dictionary's memory"))?;
         let reference = Arc::new(open(sealed)?.ok_or_else(|| {
             Error::Internal("a dictionary just written cannot be read".to_owned())

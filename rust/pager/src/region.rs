@@ -75,6 +75,9 @@ const FORBIDDEN_FLAGS: [([u8; 2], &str); 8] = [
     (*b"ui", "userfaultfd minor mode of the program"),
 ];
 
+/// Types of files that are compressed already, or too large and too seldom read to be kept by us.
+pub const SKIPPED_FILE_TYPES: [&str; 7] = ["jpg", "jpeg", "png", "zip", "mp4", "h5", "safetensors"];
+
 /// May the pages of a region leave?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -97,6 +100,22 @@ impl Region {
             || self.name.starts_with("[stack")
             || self.name.starts_with("[anon:");
         private && self.inode == 0 && named && self.forbidden().is_none()
+    }
+
+    /// Type of the file behind this region: what follows the last dot of its name.
+    #[must_use]
+    pub fn file_extension(&self) -> Option<&str> {
+        let name = self.name.strip_suffix(" (deleted)").unwrap_or(&self.name);
+        let (stem, extension) = name.rsplit('/').next()?.rsplit_once('.')?;
+        (self.inode != 0 && !stem.is_empty() && !extension.is_empty()).then_some(extension)
+    }
+
+    /// Whether the file behind this region is of a type on the skip list.
+    #[must_use]
+    pub fn is_skipped_type(&self) -> bool {
+        self.file_extension().is_some_and(|extension| {
+            SKIPPED_FILE_TYPES.iter().any(|skipped| skipped.eq_ignore_ascii_case(extension))
+        })
     }
 
     fn forbidden(&self) -> Option<&'static str> {
@@ -137,6 +156,10 @@ impl Region {
         }
         let letters = self.protection.as_bytes();
         let reason = match kind {
+            // Pages of files are never encoded, whatever their type: they are on the disk already.
+            Kind::Shared | Kind::File | Kind::FileWritten if self.is_skipped_type() => {
+                "file pages, type on the skip list: never encoded, left to the kernel"
+            }
             Kind::Shared => {
                 "shared: another process may map it; leaves only by the kernel's own path"
             }
@@ -320,6 +343,14 @@ VmFlags: rd ex mr mw me sd
     }
 
     #[test]
+    fn memory_behind_a_protection_key_stays() {
+        let text = TEXT.replacen("ProtectionKey:         0", "ProtectionKey:         5", 1);
+        let decision = parse(&text)[0].decide(None);
+        assert!(!decision.movable && !parse(&text)[0].is_watchable());
+        assert_eq!("guarded by a memory protection key", decision.reason);
+    }
+
+    #[test]
     fn our_own_area_is_never_moved() {
         let helper = 0x7f00_0000_0000..0x7f00_0020_0000;
         assert_eq!(Kind::Helper, parse(TEXT)[1].decide(Some(&helper)).kind);
@@ -345,6 +376,21 @@ VmFlags: rd ex mr mw me sd
         let text = "1000-5000 rw-p 0 0:0 0\n3000-8000 rw-p 0 0:0 0\n4000-5000 rw-p 0 0:0 0\n";
         let ranges: Vec<_> = parse(text).into_iter().map(|region| region.range).collect();
         assert_eq!(vec![0x1000..0x5000, 0x5000..0x8000], ranges);
+    }
+
+    #[test]
+    fn files_on_the_skip_list_say_so() {
+        let decide = |mapping: &str| parse(mapping)[0].decide(None);
+        for letters in ["r--p", "r--s", "rw-s"] {
+            for name in ["/a/x.jpg", "/a/x.JPEG", "/x.tar.zip", "/m.safetensors (deleted)"] {
+                let decision = decide(&format!("1000-2000 {letters} 0 fe:00 5    {name}\n"));
+                assert!(!decision.movable && decision.reason.contains("skip list"), "{name}");
+            }
+        }
+        for name in ["/a.jpg/x", "/x.jpg.txt", "/x", "/.png", "/lib.so.6", "/a.jpgx"] {
+            let decision = decide(&format!("1000-2000 r--p 0 fe:00 5    {name}\n"));
+            assert!(!decision.movable && !decision.reason.contains("skip list"), "{name}");
+        }
     }
 
     #[test]

@@ -140,8 +140,9 @@ impl Space {
                 if !shared.store.get(&stored, reader, &mut out.0) {
                     return Some(self.answer_lost(shared, page, &entry));
                 }
-                points::pass("fault.decoded");
-                (self.descriptor.copy(address, &kit.page.0), Entry::Kept(stored))
+                let refused = points::pass_or_refuse("fault.decoded");
+                let copy = || self.descriptor.copy(address, &kit.page.0);
+                (refused.unwrap_or_else(copy), Entry::Kept(stored))
             }
             Entry::Staged { slot } => {
                 if !self.read_slot(slot, &mut kit.page.0) {

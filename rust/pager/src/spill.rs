@@ -1,18 +1,18 @@
 //! Stored pages from the pool to the disk tier.
 //!
-//! A page is written, the file is flushed to the disk, the record is read back from there, decrypted
-//! and compared; only then does the entry change, by one store.  Whatever the disk says, nothing is
-//! lost: the page stays in the pool.
+//! A page is written, the file is flushed to the disk, the record is read back from there,
+//! decrypted and compared; only then does the entry change, by one store.  Whatever the disk says,
+//! nothing is lost: the page stays in the pool.
 
 use crate::address::{PAGE_SIZE, PAGES_END, Page, PageNumber};
 use crate::codec::CodecId;
+use crate::disk_tier::{DiskKit, DiskTier};
 use crate::error::{Error, Result};
 use crate::page_table::{Entry, Stored};
 use crate::points;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::store::Reader;
-use crate::disk_tier::{DiskTier, DiskKit};
 use crate::sys::foreign;
 use std::time::Duration;
 

@@ -166,6 +166,8 @@ counters! {
     faults_disk,
     /// Answers the kernel asked to repeat because an event was pending.
     faults_retried,
+    /// Panics of fault threads: a bug, survived; what was not answered is tried again.
+    fault_panics,
     /// Pages that could not be produced; their toucher got SIGBUS.
     pages_lost,
     /// Forks of a target.

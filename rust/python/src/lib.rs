@@ -19,7 +19,7 @@ use agentzip_pager::error::Error;
 use agentzip_pager::recode::Tier;
 use agentzip_pager::target::Target;
 use agentzip_pager::{
-    engine, features as probes, points, recode, region, shared, space, target, train,
+    class, engine, features as probes, points, recode, region, shared, space, target, train,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -280,8 +280,16 @@ fn regions(py: Python<'_>, pid: i32, engine: Option<&Engine>) -> PyResult<Vec<Re
     let found = py
         .detach(|| target::read_maps(pid, true).map(|text| region::parse(&text)))
         .map_err(raise)?;
-    let space = engine.and_then(|engine| engine.0.shared().space_of(pid));
-    Ok(py.detach(|| found.iter().map(|region| Region::new(region, space.as_deref())).collect()))
+    let shared = engine.map(|engine| engine.0.shared());
+    let space = shared.and_then(|shared| shared.space_of(pid));
+    Ok(py.detach(|| {
+        let classes = match (shared, space.as_deref()) {
+            (Some(shared), Some(space)) => class::of_space(shared, space, &found),
+            _ => class::of_process(pid, &found),
+        };
+        let regions = found.iter().zip(classes);
+        regions.map(|(region, class)| Region::new(region, class, space.as_deref())).collect()
+    }))
 }
 
 /// Probe what this kernel allows.

@@ -2,12 +2,13 @@
 
 use crate::error::raise;
 use agentzip_pager::address::{ByteAddress, PAGE_SIZE};
+use agentzip_pager::class::Class;
+use agentzip_pager::disk_tier::DiskTier;
 use agentzip_pager::error::Error;
 use agentzip_pager::page_table::Entry;
 use agentzip_pager::references::Reference;
 use agentzip_pager::space::Space;
 use agentzip_pager::stats::Histogram;
-use agentzip_pager::disk_tier::DiskTier;
 use agentzip_pager::target::Target;
 use agentzip_pager::{
     attach, census, compact, engine, page_in, page_out, recode, region, spill, train,
@@ -424,6 +425,7 @@ value!(
         faults_disk: u64,
         faults_already_present: u64,
         faults_retried: u64,
+        fault_panics: u64,
         pages_lost: u64,
         events_fork: u64,
         events_remap: u64,
@@ -461,6 +463,7 @@ impl EngineStats {
             faults_disk: counters.faults_disk,
             faults_already_present: counters.faults_already_present,
             faults_retried: counters.faults_retried,
+            fault_panics: counters.fault_panics,
             pages_lost: counters.pages_lost,
             events_fork: counters.events_fork,
             events_remap: counters.events_remap,
@@ -493,7 +496,7 @@ value!(
 
 impl Region {
     /// From the engine's.
-    pub fn new(region: &region::Region, space: Option<&Space>) -> Self {
+    pub fn new(region: &region::Region, class: Class, space: Option<&Space>) -> Self {
         let decision = region.decide(space.map(|space| &space.header.area));
         let mut out = 0;
         if let Some(space) = space {
@@ -511,7 +514,7 @@ impl Region {
             protection: region.protection.clone(),
             name: region.name.clone(),
             kind: decision.kind.name(),
-            class_name: region.class().name(),
+            class_name: class.name(),
             resident_bytes: region.resident,
             out_bytes: out,
             movable: decision.movable,

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from agentzip.errors import InternalError
-from agentzip.host.doctor import Finding, Limits, can_work, current_limits, examine
+from agentzip.host.doctor import (
+    Finding,
+    Limits,
+    can_work,
+    current_limits,
+    examine,
+    examine_keeper,
+)
 
 FEATURES = dict.fromkeys(
     [
@@ -177,3 +184,28 @@ def test_no_fix_weakens_the_host(root: Path) -> None:
 def test_our_own_limits_can_be_read() -> None:
     """The limits of this process are what is judged by default."""
     assert current_limits().nofile != 0
+
+
+@pytest.mark.parametrize(
+    ("daemon", "keeper", "status"),
+    [
+        ("0::/x.service\n", "0::/x.service\n", "warn"),
+        ("0::/x.service\n", "0::/x.service/agentzip-keeper-1\n", "warn"),
+        ("0::/x\n", "0::/x\n", "warn"),
+        ("0::/x\n", "0::/x/agentzip-keeper-1\n", "ok"),
+        ("0::/x.service\n", "0::/y.scope\n", "ok"),
+        ("0::/\n", "0::/\n", "ok"),
+        ("4:memory:/x\n", "4:memory:/x\n", "ok"),
+    ],
+)
+def test_a_keeper_that_would_be_ended_with_the_daemon_is_a_warning(
+    tmp_path: Path, daemon: str, keeper: str, status: str
+) -> None:
+    """Sharing a group is, and so is lying below a unit that is ended with all below it."""
+    for pid, text in ((10, daemon), (11, keeper)):
+        (tmp_path / "proc" / str(pid)).mkdir(parents=True)
+        (tmp_path / "proc" / str(pid) / "cgroup").write_text(text)
+    finding = examine_keeper(10, 11, tmp_path)
+
+    assert status == finding.status
+    assert ("KillMode=process" in finding.fix) == (status == "warn")

@@ -319,6 +319,67 @@ static void own(struct region *r, struct verdict *v)
              atomic_load(&own_served), OWN_MISSING);
 }
 
+static void dontdump_prepare(struct region *r, struct verdict *v)
+{
+    if (madvise(r->base, REGION_BYTES, MADV_DONTDUMP))
+        skip(v, "no MADV_DONTDUMP: %s", strerror(errno));
+}
+
+enum { KEY_FROM = REGION_PAGES / 4, KEY_PAGES = REGION_PAGES / 2 };
+
+static int middle_key, late_key;
+
+/* Whatever left a signal handler by a jump has lost its rights to all keys: they are set anew
+ * before each use, and the key is taken off at the end. */
+static void key_prepare(struct region *r, struct verdict *v)
+{
+    middle_key = pkey_alloc(0, 0);
+    if (middle_key < 0)
+        skip(v, "no memory protection keys on this CPU: %s", strerror(errno));
+    else if (pkey_mprotect(page_at(r, KEY_FROM), KEY_PAGES * PAGE_BYTES, READ_WRITE, middle_key))
+        fail(v, "pkey_mprotect: %s", strerror(errno));
+}
+
+static void use_key(struct region *r, struct verdict *v, int key, unsigned from, unsigned count)
+{
+    uint8_t *last = page_at(r, from + count - 1);
+    pkey_set(key, PKEY_DISABLE_ACCESS);
+    if (!read_faults(page_at(r, from)) || !write_faults(last))
+        fail(v, "the protection key no longer protects");
+    pkey_set(key, 0);
+    check(r, v, "with all rights");
+    pkey_set(key, PKEY_DISABLE_WRITE);
+    if (!write_faults(page_at(r, from)))
+        fail(v, "the protection key no longer forbids writing");
+    pkey_set(key, 0);
+    check(r, v, "after a refused write");
+    write_page(r, from);
+    check(r, v, "written");
+    if (pkey_mprotect(page_at(r, from), count * PAGE_BYTES, READ_WRITE, 0) || pkey_free(key))
+        fail(v, "taking the key off: %s", strerror(errno));
+}
+
+static void key_middle(struct region *r, struct verdict *v)
+{
+    use_key(r, v, middle_key, KEY_FROM, KEY_PAGES);
+}
+
+static void key_late_prepare(struct region *r, struct verdict *v)
+{
+    (void)r;
+    late_key = pkey_alloc(0, 0);
+    if (late_key < 0)
+        skip(v, "no memory protection keys on this CPU: %s", strerror(errno));
+}
+
+/* Pages that are out get a key: touching one must be refused, not served. */
+static void key_late(struct region *r, struct verdict *v)
+{
+    if (pkey_mprotect(r->base, REGION_BYTES, READ_WRITE, late_key))
+        fail(v, "pkey_mprotect: %s", strerror(errno));
+    use_key(r, v, late_key, 0, REGION_PAGES);
+}
+
 const struct operation special_operations[] = {
     {"guard", 'y', guard_prepare, guard},
     {"huge", 'y', huge_prepare, still_right},
@@ -335,6 +396,9 @@ const struct operation special_operations[] = {
     {"shared-sysv", 'n', sysv_prepare, still_right},
     {"read-only", 'n', read_only_prepare, read_only},
     {"locked", 'n', locked_prepare, still_right},
+    {"dontdump", 'n', dontdump_prepare, still_right},
+    {"protection-key", 'm', key_prepare, key_middle},
+    {"protection-key-late", 'y', key_late_prepare, key_late},
     {"own-userfaultfd", 'm', own_prepare, own},
     {NULL, 0, NULL, NULL},
 };

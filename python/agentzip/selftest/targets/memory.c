@@ -7,8 +7,11 @@
  *   grow-brk MIB, grow-mmap MIB                           more pages, by sbrk(2) or mmap(2)
  *   threads N, stop-threads                               busy threads that verify and write
  *   churn MS          threads that come and go for MS milliseconds
+ *   hold-lock GIB MS  a thread that keeps the address space locked, a while each time, by changing
+ *                     GIB of empty pages, for MS milliseconds
  *   fork-verify       a child and a grandchild verify, write their copies and verify again
  *   leader-exit       the first thread ends, the process lives on in another
+ *   ping              an answer that touches next to nothing
  *   where             byte ranges of the content          exec: start this program anew   exit
  */
 #define _GNU_SOURCE
@@ -22,6 +25,8 @@
 #include "pattern.h"
 #include "protocol.h"
 
+/* Newer than the headers of some distributions that the targets are compiled on. */
+enum { ADVICE_POPULATE_READ = 22 };
 enum { BLOCKS_MAX = 64, PARTS = 16, MIB_PAGES = 256 };
 
 /* A run of pages and the generation each of them holds now. */
@@ -191,6 +196,48 @@ static void churn(long milliseconds)
     answer("ok %ld", made);
 }
 
+struct hold {
+    size_t bytes;
+    long milliseconds;
+};
+static struct hold hold;
+
+/* Changing a protection takes the lock of the address space for as long as there are pages. */
+static void *hold_lock(void *argument)
+{
+    uint8_t *base = argument;
+    long end = now_ms() + hold.milliseconds;
+    for (int i = 0; now_ms() < end; i++)
+        mprotect(base, hold.bytes, i & 1 ? PROT_READ | PROT_EXEC : PROT_READ);
+    munmap(base, hold.bytes);
+    return NULL;
+}
+
+static void start_hold(size_t gib, long milliseconds)
+{
+    hold = (struct hold){gib << 30, milliseconds};
+    void *base = mmap(NULL, hold.bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+    pthread_t thread;
+    /* Left alone by the pager, and without memory: every page is the one page of zeros. */
+    if (base == MAP_FAILED || madvise(base, hold.bytes, MADV_DONTDUMP)
+        || (madvise(base, hold.bytes, MADV_NOHUGEPAGE) && errno != EINVAL))
+        answer("bad cannot map %zu GiB: %s", gib, strerror(errno));
+    else if (madvise(base, hold.bytes, ADVICE_POPULATE_READ))
+        answer("skip no MADV_POPULATE_READ: %s", strerror(errno));
+    else {
+        long began = now_ms();
+        mprotect(base, hold.bytes, PROT_READ | PROT_EXEC);
+        long held = now_ms() - began;
+        if (pthread_create(&thread, NULL, hold_lock, base)) {
+            answer("bad pthread_create");
+            return;
+        }
+        pthread_detach(thread);
+        answer("ok %ld", held);
+    }
+}
+
 /* Runs in a forked child: only this thread exists, so no lock is needed or taken. */
 static int verify_as_child(void)
 {
@@ -273,8 +320,8 @@ static void *serve(void *first_answer)
         answer("%s", (const char *)first_answer);
     while (read_line(line, sizeof line)) {
         char word[32] = "";
-        unsigned long number = 0;
-        sscanf(line, "%31s %lu", word, &number);
+        unsigned long number = 0, second = 0;
+        sscanf(line, "%31s %lu %lu", word, &number, &second);
         if (!strcmp(word, "verify"))
             verify_all();
         else if (!strcmp(word, "touch"))
@@ -294,6 +341,10 @@ static void *serve(void *first_answer)
             stop_threads();
         else if (!strcmp(word, "churn"))
             churn(number);
+        else if (!strcmp(word, "hold-lock"))
+            start_hold(number, second);
+        else if (!strcmp(word, "ping"))
+            answer("ok");
         else if (!strcmp(word, "fork-verify"))
             fork_verify();
         else if (!strcmp(word, "where"))

@@ -28,8 +28,9 @@ pub fn checksum(page: &Page) -> u64 {
 /// Bytes looked at by [`looks_incompressible`]: eight from each of 64 cache lines.
 const SAMPLED: usize = 512;
 const RUNS: usize = 64;
-/// More entropy than this, and no encoder saves 64 bytes: 98 to 100 of 100 such pages, at a loss of
-/// less than a thousandth of all that is saved elsewhere.
+/// With more entropy than this, a page is kept raw. Of five heaps, one had pages that zstd leaves
+/// above 3600 bytes (random floats): all 157 were found. The price is what little zstd would have
+/// saved on the pages found: 0.14 % of all savings there, at most 0.003 % in the other four.
 const ENTROPY_BITS_MAX: u32 = 7;
 /// Binary places of the fixed-point logarithm.
 const PLACES: u32 = 12;
@@ -38,7 +39,7 @@ static WEIGHTED_LOGARITHM: [u32; SAMPLED + 1] = weighted_logarithms();
 
 /// Whether the page is compressed or encrypted data already, from the order-0 entropy of a sample.
 ///
-/// Takes about a third of a microsecond.
+/// Takes 0.4 µs.
 pub fn looks_incompressible(page: &Page) -> bool {
     // Four histograms: equal bytes in a row would wait for each other's increment in one.
     let mut counts = [[0_u8; 256]; 4];

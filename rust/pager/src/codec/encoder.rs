@@ -113,7 +113,8 @@ impl Encoder {
     }
 
     /// Encodes `page` as its difference from `prefix`, which is one to four pages, the most
-    /// similar one last, into the first bytes of `out`, and says how many.
+    /// similar one last, into the first bytes of `out`, and says how many. (`page` should not lie
+    /// inside `prefix`: the library then leaves that part out of its search.)
     ///
     /// None when that does not save 64 bytes or does not fit, or when no decoder would take this
     /// prefix; `out` may then hold anything.

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 
+use super::encoder::MIN_SAVING;
 use super::*;
+use crate::address::Page;
 
 fn algorithms() -> Vec<Algorithm> {
     let mut all = vec![Algorithm::Raw];
@@ -18,7 +20,7 @@ fn encoder(algorithm: Algorithm) -> Encoder {
 }
 
 /// Little entropy, as a heap has: small numbers, pointers, text, gaps.
-fn structured(seed: u64) -> Page {
+pub(super) fn structured(seed: u64) -> Page {
     let mut page = [0; PAGE_SIZE];
     let mut state = seed | 1;
     for (number, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -33,7 +35,7 @@ fn structured(seed: u64) -> Page {
     page
 }
 
-fn any_page() -> impl Strategy<Value = Page> {
+pub(super) fn any_page() -> impl Strategy<Value = Page> {
     let random = prop::collection::vec(any::<u8>(), PAGE_SIZE)
         .prop_map(|bytes| <Page>::try_from(bytes).expect("one page of bytes"));
     // A random part that crosses the border where an encoding stops being worth it.
@@ -187,4 +189,23 @@ fn wrong_lengths_and_codecs_are_named() {
     assert_eq!(decode(CodecId::ZSTD, &[]), Err(DecodeError::Malformed(2)));
     // Well-formed, but three bytes only.
     assert_eq!(decode(CodecId::LZ4, &[0x30, 1, 2, 3]), Err(DecodeError::WrongLength(3)));
+}
+
+#[test]
+fn random_bytes_look_incompressible_and_heaps_do_not() {
+    let mut random = [0; PAGE_SIZE];
+    let mut state = 1_u64;
+    for word in random.as_chunks_mut::<8>().0 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040);
+        *word = (state ^ state >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd).to_le_bytes();
+    }
+    assert!(looks_incompressible(&random));
+    let mut out = [0; PAGE_SIZE];
+    let mut encoder = encoder(Algorithm::Zstd { level: 19 });
+    assert_eq!((CodecId::RAW, PAGE_SIZE), encoder.encode(&random, &mut out));
+    // Text of 64 symbols is not: it has 6 bits in 8.
+    let base64 = random.map(|byte| b'0' + byte % 64);
+    assert!(!looks_incompressible(&base64));
+    assert!(!looks_incompressible(&structured(1)));
+    assert!(!looks_incompressible(&[7; PAGE_SIZE]));
 }

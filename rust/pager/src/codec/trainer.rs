@@ -9,8 +9,8 @@ use crate::codec::encoder::{Encoder, EncoderError};
 use crate::codec::preset::Preset;
 use crate::sys::zstd_dictionary::{self as library, DictionaryBytes, Training};
 
-/// Smallest and largest dictionary: below, its entropy tables are most of it; above, it gains 3 %
-/// for twice the memory.
+/// Smallest and largest dictionary: below, its entropy tables are most of it; above, it
+/// gains next to nothing for twice the memory.
 pub const DICTIONARY_BYTES_MIN: usize = 4 << 10;
 /// See [`DICTIONARY_BYTES_MIN`].
 pub const DICTIONARY_BYTES_MAX: usize = 2 << 20;
@@ -56,8 +56,8 @@ pub enum GainError {
 /// Trains a dictionary of at most `size` bytes on pages that stand end to end.
 ///
 /// The parameters are fixed, because a search for better ones costs a hundred times what it
-/// gains. 256 KiB from 6000 pages take 0.3 s of one core, 1 MiB from 16 000 pages 1.9 s. One
-/// training runs at a time.
+/// gains. 256 KiB from 6000 pages take 0.3 s of one core, 1 MiB from 16 000 pages 2 s (twice that
+/// on a busy host). The caller leaves out what repeats one word. One training runs at a time.
 ///
 /// # Errors
 /// [`TrainError`]: what is wrong with the samples.
@@ -77,7 +77,7 @@ pub fn train(pages: &[u8], size: usize) -> Result<Vec<u8>, TrainError> {
         counted: 8,
         counters_log: 20,
         acceleration: 1,
-        level: Preset::Cold.level(),
+        level: Preset::Warm.level(),
     };
     let _alone = TRAINING.lock();
     library::train(pages, PAGE_SIZE, size, &how).ok_or(TrainError::Failed(whole.len()))

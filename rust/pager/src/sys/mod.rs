@@ -17,6 +17,7 @@ pub mod foreign;
 pub mod mapping;
 pub mod pagemap;
 pub mod ptrace;
+pub mod sealed;
 pub mod twin;
 pub mod userfaultfd;
 pub mod zstd_dictionary;

@@ -1,0 +1,87 @@
+"""
+Control groups of the daemon and of its keeper.
+
+Who ends a service often ends whatever is in its group, so a keeper that shares the daemon's group
+dies with it, and every page that is out is lost.  The daemon therefore puts its keeper into a group
+of its own, below the one it is in itself, where the kernel lets it; no group of anybody else is
+changed.  That helps against everybody who ends the members of one group.  A service manager that
+ends a group with all below it must be told not to: `doctor` says how.
+"""
+
+import os
+import re
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from agentzip.host.memory import ROOT
+
+__all__ = ["KeeperGroup", "group_of"]
+
+_EMPTY_SECONDS = 1.0
+"""How long a group may still count a process that has just ended."""
+
+
+def group_of(pid: int, root: Path = ROOT) -> str | None:
+    """Path of a process's group in the unified hierarchy; None if that cannot be seen."""
+    with suppress(OSError):
+        for line in (root / "proc" / str(pid) / "cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return line[3:]
+    return None
+
+
+def _mount(root: Path) -> Path | None:
+    """Where the unified hierarchy is mounted with its own root at the top."""
+    with suppress(OSError):
+        for line in (root / "proc" / "self" / "mountinfo").read_text().splitlines():
+            fields, _, tail = line.partition(" - ")
+            if tail.startswith("cgroup2 "):
+                source, place = fields.split()[3:5]
+                place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)
+                return root / place.lstrip("/") if source == "/" else None
+    return None
+
+
+class KeeperGroup:
+    """
+    The group of one run directory's keeper.
+
+    Args:
+        run_dir: Names the group, so that the next daemon on it finds the same one.
+        root: Where `/proc` and the mount of the hierarchy are looked for.
+    """
+
+    def __init__(self, run_dir: Path, root: Path = ROOT) -> None:
+        self._folder: Path | None = None
+        self._pid = 0
+        own, mount = group_of(os.getpid(), root), _mount(root)
+        # Nobody can end the root group, and what we cannot see we leave alone.
+        if mount is not None and own and own != "/" and ".." not in own:
+            number = zlib.crc32(str(run_dir.resolve()).encode())
+            self._folder = mount / own.lstrip("/") / f"agentzip-keeper-{number:08x}"
+
+    def take(self, pid: int) -> bool:
+        """Put the keeper in; returns whether it is in there now."""
+        if self._folder is None or pid <= 0:
+            return False
+        if pid == self._pid:
+            return True
+        # Not ours to change, or without room for one more: it stays where it is, as before.
+        with suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            (self._folder / "cgroup.procs").write_text(str(pid))
+            self._pid = pid
+        return pid == self._pid
+
+    def remove(self) -> None:
+        """Remove the group when the keeper has ended; one that still holds it stays."""
+        deadline = time.monotonic() + _EMPTY_SECONDS
+        while self._folder is not None and self._folder.exists():
+            with suppress(OSError):
+                self._folder.rmdir()
+                return
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.01)
