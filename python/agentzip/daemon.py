@@ -30,8 +30,11 @@ from typing import Self
 from agentzip import model
 from agentzip.control import ControlServer, JsonObject, detach_all
 from agentzip.errors import AgentZipError, TargetsRemain
+from agentzip.host import kinship
 from agentzip.host.groups import KeeperGroup
 from agentzip.pager import Pager, open_engine
+from agentzip.policy import tiers
+from agentzip.upkeep import Upkeep
 
 __all__ = [
     "Daemon",
@@ -109,6 +112,7 @@ class Daemon:
         settings: How the engine runs.
         engine_factory: What opens the engine; tests give a fake.
         stop_seconds_max: Deadline of a stop.
+        background: How the pool is looked after.
     """
 
     def __init__(
@@ -116,11 +120,15 @@ class Daemon:
         settings: model.Settings,
         engine_factory: Callable[[model.Settings], Pager] = open_engine,
         stop_seconds_max: float = _STOP_SECONDS_MAX,
+        background: tiers.Background | None = None,
     ) -> None:
         self.settings = settings
         self.engine: Pager
         self._engine_factory = engine_factory
         self._stop_seconds_max = stop_seconds_max
+        self._background = background or tiers.Background()
+        self._upkeep: Upkeep | None = None
+        self._kin: dict[int, tuple[str, str]] = {}
         self._server: ControlServer | None = None
         self.stop_requested = threading.Event()
         """Set once somebody asked the daemon to end."""
@@ -144,7 +152,12 @@ class Daemon:
         self.engine = self._engine_factory(self.settings)
         try:
             self._server = ControlServer(
-                self.engine, self.settings.run_dir, self.request_stop, self.about
+                self.engine,
+                self.settings.run_dir,
+                self.request_stop,
+                self.about,
+                self._kinship,
+                self.before_page_out,
             )
         except BaseException:
             # With targets taken over the engine stays: closing would be refused, and the keeper
@@ -153,6 +166,8 @@ class Daemon:
                 self.engine.close()
             raise
         self._server.start()
+        self._upkeep = Upkeep(self.engine, self._background, self._kinship)
+        self._upkeep.start()
         self._keeper_group.take(self.engine.stats().keeper_pid)
         adopted = self.engine.adopted()
         if adopted:
@@ -166,6 +181,20 @@ class Daemon:
             "uptime_seconds": round(time.monotonic() - self._started_at, 1),
             "stopping": self.stop_requested.is_set(),
         }
+
+    def before_page_out(self, pid: int) -> None:
+        """Prepare the encoding of a target's pages; to be called before each page out."""
+        if self._upkeep is not None:
+            self._upkeep.before_page_out(pid)
+
+    def _kinship(self, pid: int) -> tuple[str, str]:
+        """Trust domain and image of a process, as they were when it was first asked for."""
+        known = self._kin.get(pid)
+        if known is None:
+            alone = self._background.isolation == "sandbox"
+            domain = kinship.own_domain(pid) if alone else "default"
+            known = self._kin[pid] = (domain, kinship.image_of(pid))
+        return known
 
     def request_stop(self) -> None:
         """Ask the daemon to end; a second time, not to wait any longer."""
@@ -189,6 +218,7 @@ class Daemon:
             return
         for space_id in self._known.keys() - spaces.keys():
             space = self._known[space_id]
+            self._kin.pop(space.pid, None)
             _log.info("space %d is gone (pid %d, %s)", space_id, space.pid, space.command)
         for space_id in spaces.keys() - self._known.keys():
             space = spaces[space_id]
@@ -218,6 +248,8 @@ class Daemon:
         if self._stopped is not None:
             return self._stopped
         self.stop_requested.set()
+        if self._upkeep is not None:
+            self._upkeep.stop()
         finished = threading.Event()
         worker = threading.Thread(
             target=self._give_back, args=(finished,), name="detach", daemon=True
@@ -276,6 +308,7 @@ class EmbeddedDaemon:
         private: Make an own directory below the run directory instead, removed at the end; for
             commands that nobody else needs to reach.
         engine_factory: What opens the engine; tests give a fake.
+        background: How the pool is looked after.
     """
 
     def __init__(
@@ -284,10 +317,12 @@ class EmbeddedDaemon:
         *,
         private: bool = False,
         engine_factory: Callable[[model.Settings], Pager] = open_engine,
+        background: tiers.Background | None = None,
     ) -> None:
         self._settings = settings
         self._private = private
         self._engine_factory = engine_factory
+        self._background = background
         self._daemon: Daemon | None = None
         self.outcome: StopOutcome | None = None
         """How the stop ended; None while it runs."""
@@ -310,7 +345,7 @@ class EmbeddedDaemon:
             settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = tempfile.mkdtemp(prefix=f"own-{os.getpid()}-", dir=settings.run_dir)
             settings = replace(settings, run_dir=Path(folder))
-        daemon = Daemon(settings, self._engine_factory)
+        daemon = Daemon(settings, self._engine_factory, background=self._background)
         try:
             daemon.start()
         except BaseException:

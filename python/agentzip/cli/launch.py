@@ -41,6 +41,7 @@ from agentzip.errors import (
 )
 from agentzip.host import processes
 from agentzip.pager import Pager
+from agentzip.policy import tiers
 from agentzip.uniform import fixed_addresses, uniform_command
 from agentzip.units import format_microseconds, parse_duration
 
@@ -70,7 +71,8 @@ def daemon(
 
     SIGTERM or Ctrl-C gives every target back and ends it; a second one ends the waiting.
     """
-    service = Daemon(configured_settings(context, config, pool_size, algorithm, level))
+    settings, background = configured_settings(context, config, pool_size, algorithm, level)
+    service = Daemon(settings, background=background)
     flush = set_up_logging(logging.INFO)
     try:
         with stop_on_signals(service):
@@ -101,22 +103,22 @@ def attach(
     With a running daemon this returns at once.  Without one it stays in the foreground, answers
     the other commands, and gives the process back at Ctrl-C.
     """
-    settings = configured_settings(context, config, pool_size, algorithm, level)
+    settings, background = configured_settings(context, config, pool_size, algorithm, level)
     try:
         client = ControlClient(settings.run_dir)
     except DaemonUnreachable:
-        _attach_in_foreground(settings, pid, as_json)
+        _attach_in_foreground(EmbeddedDaemon(settings, background=background), pid, as_json)
         return
     with client:
         _show_attach(client.attach(pid), as_json)
 
 
-def _attach_in_foreground(settings: model.Settings, pid: int, as_json: bool) -> None:
+def _attach_in_foreground(embedded: EmbeddedDaemon, pid: int, as_json: bool) -> None:
     target = processes.process(pid)
     flush = set_up_logging(logging.WARNING)
     ended = threading.Event()
     try:
-        with EmbeddedDaemon(settings) as embedded, stop_on_signals(embedded.daemon):
+        with embedded, stop_on_signals(embedded.daemon):
             report = embedded.engine.attach(pid, target.start_time)
             _show_attach(report, as_json)
             if sys.stderr.isatty():
@@ -179,13 +181,13 @@ def run(
     Signals are passed on to the command, and its exit code is returned (128 + N if signal N ended
     it).  With --json the last line of stdout is an object about the run.
     """
-    settings = configured_settings(context, config, pool_size, algorithm, level)
+    settings, background = configured_settings(context, config, pool_size, algorithm, level)
     delay = None if page_out_after is None else parse_duration(page_out_after, "--page-out-after")
     flush = set_up_logging(logging.WARNING)
     relay = signals.Relay()
     try:
         # The engine first: if it cannot work here, the command has not been started.
-        with _some_engine(settings) as engine:
+        with _some_engine(settings, background) as engine:
             child = start(command, uniform)
             relay.pass_on_to(child)
             facts = _accompany(engine, child.pid, relay, delay)
@@ -262,12 +264,14 @@ def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutRe
 
 
 @contextlib.contextmanager
-def _some_engine(settings: model.Settings) -> Iterator["Pager | ControlClient"]:
+def _some_engine(
+    settings: model.Settings, background: tiers.Background
+) -> Iterator["Pager | ControlClient"]:
     """The running daemon if there is one, else an own one."""
     try:
         client = ControlClient(settings.run_dir)
     except DaemonUnreachable:
-        with EmbeddedDaemon(settings) as embedded:
+        with EmbeddedDaemon(settings, background=background) as embedded:
             yield embedded.engine
         return
     with client:

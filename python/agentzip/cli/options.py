@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from agentzip import model, units
+from agentzip.policy import tiers
 
 __all__ = [
     "AlgorithmOption",
@@ -92,15 +93,18 @@ def configured_settings(
     pool_size: str | None,
     algorithm: str | None,
     level: int | None,
-) -> model.Settings:
+) -> tuple[model.Settings, tiers.Background]:
     """
-    Settings of an engine from the configuration file, and from what was typed, which wins.
+    Settings from the configuration file, and from what was typed, which wins.
+
+    Returns:
+        How the engine runs, and how its pool is looked after.
 
     Raises:
         InvalidSetting: a value cannot be used; the message names key or option.
     """
     if file is None and not _CONFIG.exists():
-        return settings_of(context, pool_size, algorithm, level)
+        return settings_of(context, pool_size, algorithm, level), tiers.Background()
     from agentzip import config
 
     typed: dict[str, tuple[str, str | int | None]] = {
@@ -110,4 +114,5 @@ def configured_settings(
     }
     options = {key: item for key, item in typed.items() if item[1] is not None}
     invocation: Invocation = context.obj
-    return config.to_settings(config.load_file(file, options).config, invocation.run_dir)
+    held = config.load_file(file, options).config
+    return config.to_settings(held, invocation.run_dir), config.to_background(held)

@@ -15,6 +15,7 @@ from agentzip.cli import main, options
 from agentzip.config.document import parse
 from agentzip.config.keys import PREBUILT
 from agentzip.errors import InvalidSetting
+from agentzip.policy import tiers
 
 # The text that stands in the design, and in what users of the idea wrote before.
 DESIGN = """
@@ -302,24 +303,31 @@ def test_an_engine_is_started_as_configured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file counts, an option wins, and a wrong file starts nothing."""
-    started: list[model.Settings] = []
+    started: list[tuple[model.Settings, tiers.Background]] = []
 
     class Started(Exception):
         pass
 
-    def start(settings: model.Settings) -> None:
-        started.append(settings)
+    def start(settings: model.Settings, background: tiers.Background) -> None:
+        started.append((settings, background))
         raise Started
 
     monkeypatch.setattr("agentzip.cli.launch.Daemon", start)
     file = tmp_path / "config.yaml"
-    file.write_text("pool: {max_size: 1GiB}\ncompression: {level: 7}\n")
+    file.write_text(
+        "pool: {max_size: 1GiB, defrag: false}\n"
+        "compression: {level: 7, dictionary: [v8]}\n"
+        "scopes: [{cgroup: x.slice, isolation: sandbox}]\n"
+    )
     for more in ([], ["--level", "9"]):
         with pytest.raises(Started):
             main(["daemon", "--config", str(file), *more])
     file.write_text("pool: {max_size: 1G}\n")
 
-    assert [(2**30, 7), (2**30, 9)] == [(one.pool_bytes_max, one.level) for one in started]
+    assert [(2**30, 7), (2**30, 9)] == [(one.pool_bytes_max, one.level) for one, _ in started]
+    background = started[0][1]
+    assert (("v8",), "sandbox") == (background.dictionary, background.isolation)
+    assert not background.rules.defrag
     assert 2 == main(["daemon", "--config", str(file)])
     assert "pool.max_size is ambiguous" in capsys.readouterr().err
 
