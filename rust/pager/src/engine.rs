@@ -1,10 +1,9 @@
 //! All parts of one host's pager together: what the binding drives.
 
 use crate::attach::{AttachReport, DetachReport, Kinship, attach, detach};
-use crate::caches::Caches;
 use crate::census::{CensusRow, census};
 use crate::compact::{CompactReport, compact};
-use crate::disk_reads::{self, DiskReads};
+use crate::disk_reads;
 use crate::disk_tier::DiskTier;
 use crate::error::{Error, Result};
 use crate::fault_loop;
@@ -18,7 +17,6 @@ use crate::references::Reference;
 use crate::shared::{Kit, Queue, Settings, Shared};
 use crate::space::Space;
 use crate::spill::{SpillReport, spill};
-use crate::stats::{Counters, Histogram};
 use crate::store::Store;
 use crate::takeover::{Estate, take_over};
 use crate::target::Target;
@@ -26,7 +24,6 @@ use crate::train::{self, Training, train};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -80,22 +77,7 @@ impl Engine {
         let (store, estate) = open_store(&settings, estate)?;
         let queues =
             (0..settings.fault_threads).map(|_| Queue::create()).collect::<Result<Vec<_>>>()?;
-        let shared = Arc::new(Shared {
-            settings,
-            store: Arc::new(store),
-            caches: Caches::default(),
-            disk_reads: DiskReads::default(),
-            losses: Mutex::new(VecDeque::new()),
-            compacting: Mutex::new(()),
-            spaces: parking_lot::RwLock::new(HashMap::new()),
-            queues,
-            inherited: Mutex::new(HashMap::new()),
-            next_id: AtomicU64::new(1),
-            counters: Counters::default(),
-            service: Histogram::new(),
-            stop: Histogram::new(),
-            hold: Histogram::new(),
-        });
+        let shared = Arc::new(Shared::new(settings, store, queues));
         let adopted = match estate {
             Some(estate) => take_over(&shared, estate)?,
             None => Vec::new(),
@@ -476,7 +458,8 @@ fn replace_dead_keeper(
     }
 }
 
-/// Forget spaces whose address space is gone; finish what could not be settled before.
+/// Forget spaces whose address space is gone; finish what could not be settled before; give back
+/// the memory of tables whose pages are home or gone.
 fn sweep(shared: &Shared) {
     shared.store.references.collect();
     for space in shared.all_spaces() {
@@ -492,6 +475,11 @@ fn sweep(shared: &Shared) {
             && let Some(_operation) = space.operation.try_lock()
         {
             space.settle(&mut core, shared, &mut Kit::default());
+        }
+        if space.table.may_have_empty_leaves()
+            && let Some(_core) = space.core.try_lock()
+        {
+            space.table.give_back_empty();
         }
     }
 }

@@ -10,17 +10,17 @@
 //! - messages are gathered in the journal until no event is open ([`Space::is_quiet`] asks the
 //!   kernel); nothing could be installed before that anyway.  Meanwhile nothing more is read than
 //!   must be, so that the threads of the program cannot go on and tangle it further;
-//! - then they are applied in queue order, but who moves onto addresses that still have entries
-//!   comes after who leaves them ([`order::choose`]);
-//! - an unmap, or a move away, of addresses that something was just moved *onto* concerns only what
-//!   is not watched there now: the rest belongs to the newcomer;
+//! - what is watched where they meet is noted in the table, and then they are applied in the order
+//!   in which they must have taken effect (`order.rs`), each marked begun before and done after.
+//!   Marked ones stay in the journal to the end of this *window*, because the rest is judged by
+//!   them; a new engine goes on with the window of a killed one as if nothing had happened;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
 //!   not served before all this;
-//! - a mapping that a page out began to watch meanwhile does not count as watched in all this, so
-//!   moves are the only way for a watched mapping to appear.
+//! - a mapping that a page out began to watch meanwhile is *fresh*: it does not count as watched in
+//!   all this, so moves are the only way for a watched mapping to appear.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
-use crate::order;
+use crate::order::{self, Event, Role};
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
@@ -32,8 +32,12 @@ use crate::sys::userfaultfd::{FORK_INODE_WORD, Install, MESSAGE_WORDS, Message, 
 use crate::target;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -44,6 +48,8 @@ const SPINS: usize = 20;
 /// turn: the other targets of this fault thread wait meanwhile.
 const NAP: Duration = Duration::from_micros(50);
 const NAPS: usize = 40;
+/// In this time nobody is woken, returns to his program, makes another call and queues its event.
+const BRIEF: Duration = Duration::from_micros(10);
 /// How often to read on while events stay open, before leaving the rest for the next turn.
 const ROUNDS: usize = 64;
 
@@ -56,17 +62,57 @@ pub enum Settled {
     NotYet,
 }
 
+/// What the head of a message in the journal says beside its kind; the kernel leaves these bits 0.
+mod head {
+    /// The read that brought it, counted from the first of the window; 0: not noted yet.
+    pub const READ_SHIFT: u32 = 16;
+    pub const READ_BITS: u64 = 0xffff;
+    /// It may have taken effect in part.
+    pub const BEGUN: u64 = 1 << 8;
+    /// It took effect ...
+    pub const DONE: u64 = 1 << 9;
+    /// ... as this one of the window.
+    pub const TURN_SHIFT: u32 = 32;
+}
+
 /// A move that was applied together with other events.
 #[derive(Clone, Copy, Debug)]
-pub struct RecentMove {
+struct Moved {
     from: PageNumber,
     to: PageNumber,
     count: u64,
 }
 
-impl RecentMove {
-    fn target(&self) -> Range<u64> {
-        self.to.start().0..self.to.forward(self.count).start().0
+/// An event in the journal.
+struct Noted<'a> {
+    head: &'a AtomicU64,
+    word: u64,
+    message: Message,
+}
+
+impl Noted<'_> {
+    const fn is(&self, state: u64) -> bool {
+        self.word & state != 0
+    }
+
+    const fn read(&self) -> u64 {
+        (self.word >> head::READ_SHIFT) & head::READ_BITS
+    }
+
+    const fn plain(&self) -> Event {
+        Event { message: self.message, read: self.read(), done: self.is(head::DONE) }
+    }
+
+    /// The move that it was, if it was one and took effect.
+    fn moved(&self) -> Option<Moved> {
+        match self.message {
+            Message::Remap { from, to, length } if self.is(head::DONE) => Some(Moved {
+                from: ByteAddress(from).page(),
+                to: ByteAddress(to).page(),
+                count: length.div_ceil(PAGE),
+            }),
+            _ => None,
+        }
     }
 }
 
@@ -87,17 +133,24 @@ impl Space {
         shared: &Shared,
         kit: &mut Kit,
     ) -> std::io::Result<Settled> {
+        self.finish_window(core, shared, kit);
         let journal = self.table.journal();
         let capacity = journal.len() / MESSAGE_WORDS;
         let mut naps = NAPS;
         for _ in 0..ROUNDS {
             let used = core.held;
             let mut count = 0;
+            let began = Instant::now();
             if used < capacity && core.pending.len() < capacity {
                 count = self.descriptor.read_into(&journal[used * MESSAGE_WORDS..])?;
             }
+            let slow = began.elapsed() > BRIEF;
             let held = self.take_faults(core, used + count);
             core.held = held;
+            if held > 0 {
+                // Nothing was read: a killed engine has, and it is not known how.
+                self.number_reads(slow || count == 0);
+            }
             if held == 0 {
                 // The kernel hands out all it has, up to the room given: a short read was the last.
                 if count < capacity - used {
@@ -113,15 +166,15 @@ impl Space {
                 }
                 continue;
             }
-            self.apply_journal(core, shared, kit);
-            core.held = 0;
-            core.moves.clear();
-            core.fresh.clear();
-            for child in core.unborn.drain(..) {
-                if shared.adopt(child).is_err() {
-                    increment(&shared.counters.pages_lost);
-                }
+            let landscape = self.survey(core);
+            // What was seen is what the events read so far have led to only if none came after it.
+            if held < capacity && landscape.is_some() && self.is_quiet(kit) == Some(false) {
+                continue;
             }
+            let landscape = landscape.unwrap_or_default();
+            self.table.open_window(&landscape);
+            points::pass("event.ordered");
+            self.apply_window(core, shared, kit, &landscape);
         }
         Ok(Settled::NotYet)
     }
@@ -193,50 +246,112 @@ impl Space {
         }
     }
 
-    /// Apply the events in the journal.
-    ///
-    /// Each message is cleared only after it took effect, and applying one twice does no harm: a
-    /// new engine goes on with the journal of a killed one.
-    fn apply_journal(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
-        let messages: Vec<&[AtomicU64]> =
-            self.table.journal().chunks_exact(MESSAGE_WORDS).take(core.held).collect();
-        loop {
-            let (indices, batch): (Vec<usize>, Vec<Message>) = messages
-                .iter()
-                .enumerate()
-                .filter_map(|(index, message)| load(message).map(|message| (index, message)))
-                .filter(|(_, message)| !matches!(message, Message::Fault { .. }))
-                .unzip();
-            if batch.is_empty() {
-                return;
-            }
-            let chosen = order::choose(
-                &batch,
-                |range| self.is_occupied(range),
-                |range| !self.watched(core, range).is_empty(),
-            );
-            let head = &messages[indices[chosen]][0];
-            self.apply(core, shared, kit, batch[chosen]);
-            points::pass("event.applied");
-            head.store(0, Ordering::Release);
+    /// The events in the journal.
+    fn noted(&self) -> impl Iterator<Item = Noted<'_>> {
+        self.table.journal().chunks_exact(MESSAGE_WORDS).filter_map(|words| {
+            let message =
+                load(words).filter(|message| !matches!(message, Message::Fault { .. }))?;
+            Some(Noted { head: &words[0], word: words[0].load(Ordering::Acquire), message })
+        })
+    }
+
+    /// Note with each event which read has brought it; those without a number came last, `apart` if
+    /// who was woken by one of them may have queued another one.
+    fn number_reads(&self, apart: bool) {
+        let mut last = self.noted().map(|event| event.read()).max().unwrap_or(0);
+        let new = self.noted().filter(|event| event.read() == 0);
+        for (index, event) in new.enumerate() {
+            last += u64::from(apart || index == 0);
+            event.head.store(event.word | last << head::READ_SHIFT, Ordering::Release);
         }
     }
 
-    fn apply(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, message: Message) {
+    /// What is watched now where events of the journal meet; `None` if none do.
+    fn survey(&self, core: &Core) -> Option<Vec<Range<u64>>> {
+        let window: Vec<Event> = self.noted().map(|event| event.plain()).collect();
+        let meetings = Some(order::meetings(&window)).filter(|meetings| !meetings.is_empty());
+        meetings.map(|all| all.into_iter().flat_map(|range| self.watched(core, range)).collect())
+    }
+
+    /// Go on with a window that a killed engine was applying.
+    fn finish_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+        if let Some(kept) = self.table.window() {
+            let landscape = kept.or_else(|| self.survey(core)).unwrap_or_default();
+            self.apply_window(core, shared, kit, &landscape);
+        }
+    }
+
+    /// Apply the events in the journal, which no other event is open with.
+    ///
+    /// An event stays in the journal until all are applied, because the others are judged by what
+    /// became of it; applying one twice does no harm, if nothing else was applied in between.  So a
+    /// new engine goes on exactly where a killed one stopped.
+    fn apply_window(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+        landscape: &[Range<u64>],
+    ) {
+        loop {
+            let events: Vec<Noted<'_>> = self.noted().collect();
+            let done = events.iter().filter(|event| event.is(head::DONE)).count();
+            if done == events.len() {
+                break;
+            }
+            let window: Vec<Event> = events.iter().map(Noted::plain).collect();
+            let begun = |event: &Noted<'_>| event.is(head::BEGUN) && !event.is(head::DONE);
+            let chosen = events.iter().position(begun).unwrap_or_else(|| {
+                order::choose(&window, |range| self.is_occupied(range), landscape)
+            });
+            let event = &events[chosen];
+            event.head.store(event.word | head::BEGUN, Ordering::Release);
+            points::pass("event.begun");
+            let echo = order::roles(&window)[chosen] == Role::Echo;
+            self.apply(core, shared, kit, event.message, echo);
+            points::pass("event.applied");
+            let turn = (done as u64 + 1) << head::TURN_SHIFT;
+            event.head.store(event.word | head::BEGUN | head::DONE | turn, Ordering::Release);
+        }
+        self.end_window(core, shared);
+    }
+
+    fn end_window(&self, core: &mut Core, shared: &Shared) {
+        self.table.forget_fresh();
+        core.fresh.clear();
+        for event in self.noted() {
+            event.head.store(0, Ordering::Release);
+        }
+        points::pass("event.cleared");
+        self.table.close_window();
+        core.held = 0;
+        for child in core.unborn.drain(..) {
+            if shared.adopt(child).is_err() {
+                increment(&shared.counters.pages_lost);
+            }
+        }
+    }
+
+    fn apply(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, message: Message, echo: bool) {
         match message {
             Message::Fork { descriptor, inode } => {
                 increment(&shared.counters.events_fork);
                 points::pass("fork.read");
                 self.on_fork(core, shared, kit, descriptor, inode);
+                // Made by an engine that was killed before it told the child of the moves.
+                let made = |child: &&Arc<Self>| child.table.descriptor_inode() == inode;
+                if let Some(child) = core.unborn.iter().find(made) {
+                    self.undo_moves_after_fork(core, shared, child);
+                }
             }
             Message::Remap { from, to, length } => {
                 increment(&shared.counters.events_remap);
-                let moved = RecentMove {
+                let moved = Moved {
                     from: ByteAddress(from).page(),
                     to: ByteAddress(to).page(),
                     count: length.div_ceil(PAGE),
                 };
-                self.on_remap(core, shared, moved);
+                self.on_remap(core, shared, &moved);
             }
             Message::Remove { start, end } => {
                 increment(&shared.counters.events_remove);
@@ -245,9 +360,8 @@ impl Space {
             }
             Message::Unmap { start, end } => {
                 increment(&shared.counters.events_unmap);
-                let newcomers = self.newcomers(core, &(start..end));
-                for part in region::subtract(start..end, &newcomers) {
-                    self.clear(core, shared, part);
+                if !echo {
+                    self.clear(core, shared, start..end);
                 }
             }
             Message::Fault { .. } | Message::Unknown(_) => {}
@@ -262,17 +376,6 @@ impl Space {
             }
             shared.store.release(self.header.domain, &entry);
         });
-    }
-
-    /// Parts of a range that something was just moved onto and that are watched now.
-    fn newcomers(&self, core: &Core, range: &Range<u64>) -> Vec<Range<u64>> {
-        let targets: Vec<Range<u64>> = core.moves.iter().map(RecentMove::target).collect();
-        let mut found: Vec<Range<u64>> = region::intersect(range, Some(&targets))
-            .into_iter()
-            .flat_map(|part| self.watched(core, part))
-            .collect();
-        found.sort_by_key(|part| part.start);
-        found
     }
 
     /// Parts of a range that are watched now, and were before the open events; nothing if that
@@ -292,32 +395,24 @@ impl Space {
     pub fn settle_fresh(&self, core: &mut Core, kit: &mut Kit) {
         if !core.fresh.is_empty() && self.is_quiet(kit) == Some(true) {
             core.fresh.clear();
+            self.table.forget_fresh();
         }
         core.fresh.sort_by_key(|part| part.start);
+        core.fresh.iter().for_each(|part| self.table.note_fresh(part));
     }
 
-    /// Move entries along with their pages, but for those that a newcomer has brought.
-    fn on_remap(&self, core: &mut Core, shared: &Shared, moved: RecentMove) {
+    /// Move entries along with their pages, in children that were forked after it as well.
+    fn on_remap(&self, core: &mut Core, shared: &Shared, moved: &Moved) {
         if moved.from == moved.to {
             return;
         }
-        let source = moved.from.start().0..moved.from.forward(moved.count).start().0;
-        let newcomers = self.newcomers(core, &source);
-        for part in region::subtract(source.clone(), &newcomers) {
-            let part = RecentMove {
-                from: ByteAddress(part.start).page(),
-                to: moved.to.forward((part.start - source.start) / PAGE),
-                count: (part.end - part.start) / PAGE,
-            };
-            self.move_entries(core, shared, &part);
-        }
+        self.move_entries(core, shared, moved);
         points::pass("event.remap_moved");
         for child in &core.unborn {
             if child.descriptor.watches(moved.to.start().0) == Some(true) {
-                child.move_entries(&mut child.core.lock(), shared, &moved);
+                child.move_entries(&mut child.core.lock(), shared, moved);
             }
         }
-        core.moves.push(moved);
     }
 
     /// Whether some page of a range is out.
@@ -330,7 +425,7 @@ impl Space {
         occupied
     }
 
-    fn move_entries(&self, core: &mut Core, shared: &Shared, part: &RecentMove) {
+    fn move_entries(&self, core: &mut Core, shared: &Shared, part: &Moved) {
         let moved = self.table.move_range(part.from, part.to, part.count, |_, entry| {
             if let Entry::Staged { slot } = entry {
                 self.release_slot(core, shared, slot);
@@ -352,11 +447,13 @@ impl Space {
 
     /// A new child may have been forked before moves that were read earlier: look where its own
     /// mappings are.
-    pub fn undo_moves_after_fork(&self, core: &Core, shared: &Shared, child: &Self) {
-        for moved in core.moves.iter().rev() {
+    pub fn undo_moves_after_fork(&self, _core: &Core, shared: &Shared, child: &Self) {
+        let mut done: Vec<Noted<'_>> = self.noted().filter(|event| event.is(head::DONE)).collect();
+        done.sort_by_key(|event| event.word >> head::TURN_SHIFT);
+        for moved in done.iter().rev().filter_map(Noted::moved) {
             let at = |page: PageNumber| child.descriptor.watches(page.start().0);
             if at(moved.to) == Some(false) && at(moved.from) == Some(true) {
-                let back = RecentMove { from: moved.to, to: moved.from, count: moved.count };
+                let back = Moved { from: moved.to, to: moved.from, count: moved.count };
                 child.move_entries(&mut child.core.lock(), shared, &back);
             }
         }

@@ -204,6 +204,8 @@ fn watch(shared: &Shared, space: &Space, regions: &[Region]) -> Result<HashSet<u
         let range = &region.range;
         let known = space.watched(&core, range.clone());
         let fresh = region::subtract(range.clone(), &known);
+        // Before it is watched: an engine that takes over must know it.
+        fresh.iter().for_each(|part| space.table.note_fresh(part));
         // Somebody else's userfaultfd may be there (EBUSY), or another kind of mapping by now.
         let is_watched = fresh.is_empty()
             || space.descriptor.register(range.start, range.end - range.start).is_ok();

@@ -45,6 +45,7 @@ const LEAF_PAGES: u64 = 1 << LEAF_BITS;
 const MID_BITS: u32 = 13;
 const LEAF_BITS: u32 = 9;
 const WORD_BYTES: u64 = 8;
+const UNIT_BYTES: u64 = UNIT_WORDS as u64 * WORD_BYTES;
 
 const STATE_BITS: u64 = 0b111;
 const CODEC_SHIFT: u32 = 3;
@@ -69,6 +70,10 @@ const STATES: usize = 6;
 /// it may have been preempted by the very thread that waits for it.
 const SPINS_BEFORE_SLEEP: u32 = 64;
 const CHANGING_SLEEP: Duration = Duration::from_micros(20);
+/// Fewest entries that must have gone before a look for empty leaves.
+const GONE_MIN: u64 = 1024;
+/// Most leaves reclaimed at a time: bounds how long the lock is held.
+const LEAVES_AT_A_TIME: usize = 256;
 
 /// Why a table could not be changed. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,6 +174,8 @@ pub struct PageTable<W> {
     units: u64,
     states: [AtomicU64; STATES],
     encoded_bytes: AtomicU64,
+    /// Entries gone since the last complete look for empty leaves.
+    gone: AtomicU64,
     /// Goes up when leaves were unlinked and before any of them is used again, so that a reader
     /// that still holds one notices.
     unlinks: AtomicU64,
@@ -194,6 +201,7 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
             words,
             states: Default::default(),
             encoded_bytes: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
             unlinks: AtomicU64::new(0),
             free: Mutex::new(BTreeSet::new()),
         };
@@ -393,33 +401,53 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         Ok(())
     }
 
-    /// Unlinks every leaf without a single entry and keeps it for later use.
+    /// Whether so many entries went away that a look for empty leaves pays. Cheap.
+    pub fn may_have_empty_leaves(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) >= (self.bytes_used() / UNIT_BYTES).max(GONE_MIN)
+    }
+
+    /// Unlinks leaves without an entry (some hundred at most) for later use; returns how many.
     ///
-    /// Returns how many. Mid nodes stay: there are few, and their addresses come back.
-    pub fn reclaim_empty(&self) -> usize {
-        let mut unlinked = Vec::new();
+    /// `give_back` gets position and length in bytes of each run of them. A reader that still holds
+    /// such a leaf finds absent entries, as which zeros count too, and then looks again. Mid nodes
+    /// stay: there are few, and their addresses come back.
+    pub fn reclaim_empty(&self, mut give_back: impl FnMut(u64, u64)) -> usize {
+        let mut unlinked = BTreeSet::new();
         let mut page = PageNumber(0);
-        while let Some((start, leaf)) = self.next_leaf(page, PageNumber(PAGES_END)) {
+        while let Some((start, leaf)) = self.next_leaf(page, PageNumber(PAGES_END))
+            && unlinked.len() < LEAVES_AT_A_TIME
+        {
             let first = unit_word(leaf);
             let words = &self.words.as_ref()[first..first + UNIT_WORDS];
             if words.iter().step_by(2).all(|word| word.load(Ordering::Acquire) == ABSENT)
                 && let Some(link) = self.leaf_link(start)
             {
                 link.store(0, Ordering::Release);
-                unlinked.push(leaf);
+                unlinked.insert(leaf);
             }
             page = PageNumber((start.0 | (LEAF_PAGES - 1)) + 1);
         }
+        if unlinked.len() < LEAVES_AT_A_TIME {
+            self.gone.store(0, Ordering::Relaxed);
+        }
         self.unlinks.fetch_add(1, Ordering::AcqRel);
-        self.free.lock().extend(&unlinked);
-        unlinked.len()
+        let mut units = unlinked.iter().peekable();
+        while let Some(&first) = units.next() {
+            let mut length = 1;
+            while units.next_if_eq(&&(first + length)).is_some() {
+                length += 1;
+            }
+            give_back(unit_word(first) as u64 * WORD_BYTES, length * UNIT_BYTES);
+        }
+        let count = unlinked.len();
+        self.free.lock().append(&mut unlinked);
+        count
     }
 
-    /// Memory taken by header, root and all units ever handed out. Unlinked ones count: they
-    /// are kept for the next leaf and not given back to the kernel.
+    /// Memory taken by header, root and the units in use.
     pub fn bytes_used(&self) -> u64 {
-        let units = self.bump().load(Ordering::Relaxed);
-        (NODES_START as u64 + units * UNIT_WORDS as u64) * WORD_BYTES
+        let units = self.bump().load(Ordering::Relaxed) - self.free.lock().len() as u64;
+        NODES_START as u64 * WORD_BYTES + units * UNIT_BYTES
     }
 
     fn bump(&self) -> &AtomicU64 {
@@ -548,6 +576,9 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         self.recount(state, |count, by| {
             count.fetch_add(by, Ordering::Relaxed);
         });
+        if state == ABSENT && old != ABSENT {
+            self.gone.fetch_add(1, Ordering::Relaxed);
+        }
         let old = (old, words[word + 1].load(Ordering::Relaxed));
         for (place, value) in stores(old, state, payload).into_iter().flatten() {
             // Release, so that a reader who sees the payload also sees that the state changed.

@@ -31,8 +31,11 @@ pub const NAMES: &[&str] = &[
     "fault.decoded",
     "fault.installed",
     "event.read",
+    "event.ordered",
+    "event.begun",
     "event.remap_moved",
     "event.applied",
+    "event.cleared",
     "fork.read",
     "fork.table_made",
     "fork.published",
@@ -106,6 +109,8 @@ pub fn pass(name: &str) {
 
 /// Pass a point at which the kernel may be made to refuse; its answer then.
 pub fn pass_or_refuse(name: &str) -> Option<Install> {
+    #[cfg(test)]
+    in_tests::pass();
     let armed = ARMED.load(Ordering::Relaxed);
     if armed == NONE || NAMES[armed] != name { None } else { act(name) }
 }
@@ -148,5 +153,31 @@ mod tests {
             assert!(arm(wrong).is_err(), "{wrong}");
         }
         assert_eq!(None, pass_or_refuse("fault.read"));
+    }
+}
+
+/// In tests a kill is an unwinding to the test, which then goes on with what outlives it.
+#[cfg(test)]
+pub mod in_tests {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    thread_local!(static PASSES_LEFT: Cell<usize> = const { Cell::new(0) });
+
+    pub(super) fn pass() {
+        let left = PASSES_LEFT.get();
+        PASSES_LEFT.set(left.saturating_sub(1));
+        if left == 1 {
+            resume_unwind(Box::new("killed"));
+        }
+    }
+
+    /// Run `life` up to the Nth point that this thread passes; whether it got to its end before.
+    pub fn killed_at(pass: usize, life: impl FnOnce()) -> bool {
+        PASSES_LEFT.set(pass);
+        let survived = catch_unwind(AssertUnwindSafe(life)).is_ok();
+        assert!(survived || PASSES_LEFT.get() == 0, "it failed by itself");
+        PASSES_LEFT.set(0);
+        survived
     }
 }

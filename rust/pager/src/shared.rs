@@ -184,6 +184,27 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Nothing managed yet.
+    #[must_use]
+    pub fn new(settings: Settings, store: Store, queues: Vec<Queue>) -> Self {
+        Self {
+            settings,
+            store: Arc::new(store),
+            caches: Caches::default(),
+            disk_reads: DiskReads::default(),
+            losses: Mutex::new(VecDeque::new()),
+            compacting: Mutex::new(()),
+            spaces: RwLock::new(HashMap::new()),
+            queues,
+            inherited: Mutex::new(HashMap::new()),
+            next_id: AtomicU64::new(1),
+            counters: Counters::default(),
+            service: Histogram::new(),
+            stop: Histogram::new(),
+            hold: Histogram::new(),
+        }
+    }
+
     /// Start to manage a space: from here on its faults are answered.
     ///
     /// # Errors

@@ -15,8 +15,7 @@
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::error::{Error, Result};
-use crate::events::RecentMove;
-use crate::page_table::{HEADER_WORDS, PageTable, Stored};
+use crate::page_table::{HEADER_WORDS, OWN_HEADER_WORD, PageTable, Stored};
 use crate::quarantine::Quarantine;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::mapping::SharedMapping;
@@ -39,8 +38,15 @@ const TABLE_BYTES: usize = 1 << 30;
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 /// Bytes before the staging area that hold arguments of the worker's calls.
 pub const SCRATCH_BYTES: u64 = 4 * PAGE_SIZE as u64;
-/// Messages that can be kept until no event is open: all that is left of the header.
-pub const JOURNAL_MESSAGES: usize = 232;
+/// Messages that can be kept until no event is open.
+pub const JOURNAL_MESSAGES: usize = 152;
+/// Ranges that the landscape of a window can have.
+const LANDSCAPE_RANGES: usize = 100;
+/// In place of their number: there were more.
+const LANDSCAPE_TOO_LONG: u64 = u64::MAX;
+/// Fresh ranges that can be kept; all that is left of the header.
+const FRESH_RANGES: usize = 72;
+const _: () = assert!(word::FRESH_RANGES + 2 * FRESH_RANGES <= OWN_HEADER_WORD);
 
 /// Positions of the header's words.
 mod word {
@@ -58,7 +64,12 @@ mod word {
     pub const DOMAIN: usize = 11;
     pub const IMAGE: usize = 12;
     pub const DICTIONARY: usize = 13;
+    /// 0, or one more than the number of ranges.
+    pub const LANDSCAPE: usize = 60;
+    pub const FRESH: usize = 61;
     pub const JOURNAL: usize = 64;
+    pub const LANDSCAPE_RANGES: usize = JOURNAL + super::JOURNAL_MESSAGES * super::MESSAGE_WORDS;
+    pub const FRESH_RANGES: usize = LANDSCAPE_RANGES + 2 * super::LANDSCAPE_RANGES;
 }
 
 /// Where a space is in its life.
@@ -256,6 +267,68 @@ impl Table {
     pub fn journal(&self) -> &[AtomicU64] {
         &self.words().words()[word::JOURNAL..word::JOURNAL + JOURNAL_MESSAGES * MESSAGE_WORDS]
     }
+
+    /// Remember what is watched where the events of the journal meet: from here to
+    /// [`Table::close_window`] they are being applied, and nothing is read.
+    pub fn open_window(&self, landscape: &[Range<u64>]) {
+        let fits = landscape.len() <= LANDSCAPE_RANGES;
+        for (index, range) in landscape.iter().enumerate().take(LANDSCAPE_RANGES) {
+            self.put_range(word::LANDSCAPE_RANGES, index, range);
+        }
+        let count = if fits { landscape.len() as u64 + 1 } else { LANDSCAPE_TOO_LONG };
+        self.word(word::LANDSCAPE).store(count, Ordering::Release);
+    }
+
+    /// The landscape of a window that is being applied; `Some(None)` if it was too long to keep.
+    #[must_use]
+    pub fn window(&self) -> Option<Option<Vec<Range<u64>>>> {
+        match self.word(word::LANDSCAPE).load(Ordering::Acquire) {
+            0 => None,
+            LANDSCAPE_TOO_LONG => Some(None),
+            count => Some(Some(self.ranges(word::LANDSCAPE_RANGES, count as usize - 1))),
+        }
+    }
+
+    /// Every event of the journal was applied and cleared.
+    pub fn close_window(&self) {
+        self.word(word::LANDSCAPE).store(0, Ordering::Release);
+    }
+
+    /// Ranges noted by [`Table::note_fresh`] since [`Table::forget_fresh`].
+    #[must_use]
+    pub fn fresh(&self) -> Vec<Range<u64>> {
+        let count = self.word(word::FRESH).load(Ordering::Acquire) as usize;
+        self.ranges(word::FRESH_RANGES, count.min(FRESH_RANGES))
+    }
+
+    /// Keep a fresh range for a next engine; more than there is room for are not kept.
+    pub fn note_fresh(&self, range: &Range<u64>) {
+        let count = self.word(word::FRESH).load(Ordering::Acquire) as usize;
+        if count < FRESH_RANGES && !self.fresh().contains(range) {
+            self.put_range(word::FRESH_RANGES, count, range);
+            self.word(word::FRESH).store(count as u64 + 1, Ordering::Release);
+        }
+    }
+
+    /// No event is open: nothing is fresh any more.
+    pub fn forget_fresh(&self) {
+        self.word(word::FRESH).store(0, Ordering::Release);
+    }
+
+    /// Give the memory of empty parts of the table back to the kernel; under the space's lock.
+    pub fn give_back_empty(&self) {
+        self.reclaim_empty(|start, length| self.words().punch(start, length));
+    }
+
+    fn put_range(&self, list: usize, index: usize, range: &Range<u64>) {
+        self.word(list + 2 * index).store(range.start, Ordering::Release);
+        self.word(list + 2 * index + 1).store(range.end, Ordering::Release);
+    }
+
+    fn ranges(&self, list: usize, count: usize) -> Vec<Range<u64>> {
+        let get = |index: usize| self.word(index).load(Ordering::Acquire);
+        (0..count).map(|index| get(list + 2 * index)..get(list + 2 * index + 1)).collect()
+    }
 }
 
 /// Inode number of a descriptor; the kernel gives every userfaultfd one of its own.
@@ -286,9 +359,8 @@ pub struct Core {
     pub unsettled: bool,
     /// End of the last run of never-populated pages that was filled, and its length in pages.
     pub zero_run: (u64, u64),
-    /// Moves applied while other events may have been open, oldest first.
-    pub moves: Vec<RecentMove>,
-    /// Parts that were not watched until a moment ago, while events may have been open.
+    /// Parts that were not watched until a moment ago, while events may have been open.  Kept in
+    /// the table as well.
     pub fresh: Vec<Range<u64>>,
     /// Forked children that are not served before the last open event was read.
     pub unborn: Vec<Arc<Space>>,

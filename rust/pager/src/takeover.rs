@@ -111,6 +111,10 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
     let tables = std::mem::take(&mut estate.tables);
     let highest = tables.iter().map(|table| table.header().id).max().unwrap_or(0);
     shared.next_id.store(highest + 1, std::sync::atomic::Ordering::Relaxed);
+    // Before any is taken: a child whose table is complete has its message still, while its
+    // parent's events are being applied.
+    let numbers: HashMap<RawFd, u64> =
+        estate.userfaultfds.iter().map(|(inode, (number, _))| (*number, *inode)).collect();
     for table in tables {
         match table.phase() {
             // Made again from the parent's journal.
@@ -125,20 +129,23 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
             // Detached completely but for the table itself.
             continue;
         };
-        spaces.push(reopen(table, descriptor.into()));
+        spaces.push(Arc::new(reopen(table, descriptor.into())));
     }
-    let numbers: HashMap<RawFd, u64> =
-        estate.userfaultfds.iter().map(|(inode, (number, _))| (*number, *inode)).collect();
-    let mut children = HashSet::new();
+    let mut children = HashMap::new();
     for space in &spaces {
-        children.extend(space.name_children(|number| numbers.get(&number).copied()));
+        let named = space.name_children(|number| numbers.get(&number).copied());
+        children.extend(named.into_iter().map(|inode| (inode, Arc::clone(space))));
     }
     // What nobody claims never had a page out: an attach that was not completed.  It closes here.
-    estate.userfaultfds.retain(|inode, _| children.contains(inode));
+    estate.userfaultfds.retain(|inode, _| children.contains_key(inode));
     let inherited = estate.userfaultfds.drain().map(|(inode, (_, owned))| (inode, owned));
     *shared.inherited.lock() = inherited.collect();
     for space in spaces {
-        shared.adopt(Arc::new(space))?;
+        match children.get(&space.table.descriptor_inode()) {
+            // Served when the last event of its parent's window is applied.
+            Some(parent) => parent.core.lock().unborn.push(space),
+            None => shared.adopt(space)?,
+        }
     }
     points::pass("takeover.received");
     let mut kit = Kit::default();
@@ -209,6 +216,8 @@ fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit) {
     // Until all is settled a staged page may still be where it came from.
     core.unsettled = true;
     core.held = JOURNAL_MESSAGES;
+    core.fresh = space.table.fresh();
+    core.fresh.sort_by_key(|part| part.start);
     // What the dead engine knew of calls in progress died with it.
     core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
     for _ in 0..EVENT_TRIES {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
+use crate::sys::mapping::SharedMapping;
 
 const LAST: u64 = PAGES_END - 1;
 const MID_PAGES: u64 = 1 << (MID_BITS + LEAF_BITS);
@@ -199,7 +200,7 @@ fn run_steps(steps: &[Step]) {
                 collect_both(&table, &model, from, count, max);
             }
             Step::Reclaim => {
-                table.reclaim_empty();
+                table.reclaim_empty(|_, _| {});
                 let mut leaves: Vec<_> = model.keys().map(|page| page / LEAF_PAGES).collect();
                 leaves.dedup();
                 let mut mids: Vec<_> = model.keys().map(|page| page / MID_PAGES).collect();
@@ -294,7 +295,7 @@ fn absent_costs_nothing_and_a_full_table_says_so() {
     assert_eq!(table.counts().lost, 2);
 
     table.set(PageNumber(0), Entry::Absent).expect("leaf exists");
-    assert_eq!(table.reclaim_empty(), 1);
+    assert_eq!(table.reclaim_empty(|_, _| {}), 1);
     table.set(PageNumber(2 * LEAF_PAGES), Entry::Lost).expect("the freed leaf is used");
     assert_eq!(table.get(PageNumber(0)), Entry::Absent);
 }
@@ -307,12 +308,12 @@ fn reclaimed_leaves_can_become_a_mid_node() {
         table.set(PageNumber(leaf * LEAF_PAGES), Entry::Same { fill: u64::MAX }).expect("room");
     }
     table.clear_range(everything(), |_, _| {});
-    assert_eq!(table.reclaim_empty(), 8);
+    assert_eq!(table.reclaim_empty(|_, _| {}), 8);
     // Stale payload words of a leaf would be links of the mid node.
     table.set(PageNumber(0), Entry::Lost).expect("one leaf is used again");
     assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "only seven are adjacent");
     table.set(PageNumber(0), Entry::Absent).expect("leaf exists");
-    assert_eq!(table.reclaim_empty(), 1);
+    assert_eq!(table.reclaim_empty(|_, _| {}), 1);
     assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "no unit left for a leaf");
     assert_eq!(content(&open(&words)), BTreeMap::new());
 }
@@ -424,11 +425,71 @@ fn readers_beside_a_writer_never_see_half_an_entry() {
             table.set(page, Entry::Absent).expect("room");
             if round % 64 == 0 {
                 // The leaf of `page` goes to another range while the reader may still hold it.
-                table.reclaim_empty();
+                table.reclaim_empty(|_, _| {});
                 table.set(PageNumber(3 * LEAF_PAGES + 77), Entry::Lost).expect("room");
                 table.clear_range(everything(), |_, _| {});
-                table.reclaim_empty();
+                table.reclaim_empty(|_, _| {});
             }
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("reader saw only whole entries");
+    });
+}
+
+#[test]
+fn a_churning_target_gets_its_table_memory_back() {
+    let memory = SharedMapping::create("churn", 64 << 20).expect("a memfd");
+    let table = PageTable::open(memory).expect("fresh memory");
+    let fresh = table.words().resident_bytes();
+    let mut peak = 0;
+    for round in 0..6 {
+        // Two pages of every leaf, at addresses that never come back.
+        for leaf in 0..300 {
+            for near in [1, 500] {
+                let page = PageNumber((round * 1000 + leaf) * LEAF_PAGES + near);
+                table.set(page, Entry::Pooled(stored(16 * leaf))).expect("room");
+            }
+        }
+        let survivor = PageNumber((round * 1000 + 7) * LEAF_PAGES + 8);
+        table.set(survivor, Entry::Same { fill: round }).expect("room");
+        peak = peak.max(table.words().resident_bytes());
+        table.clear_range(range(round * 1000 * LEAF_PAGES, 8 * LEAF_PAGES - 504), |_, _| {});
+        let start = (round * 1000 + 8) * LEAF_PAGES;
+        table.clear_range(range(start, 400 * LEAF_PAGES), |_, _| {});
+        while table.may_have_empty_leaves() {
+            table.reclaim_empty(|start, length| table.words().punch(start, length));
+        }
+    }
+    let survivors: Vec<_> = (0..6).map(|round| (round * 1000 + 7) * LEAF_PAGES + 8).collect();
+    for (round, page) in survivors.into_iter().enumerate() {
+        assert_eq!(table.get(PageNumber(page)), Entry::Same { fill: round as u64 });
+    }
+    let left = table.words().resident_bytes();
+    assert!(peak > fresh + 300 * 8192, "{peak} of {fresh}");
+    // Two rounds are worth one look.  Six survivors and one mid node are left.
+    assert!(left < fresh + 24 * 8192 && peak < fresh + 640 * 8192, "{left}, {peak} of {fresh}");
+}
+
+#[test]
+fn readers_of_leaves_given_back_see_whole_entries() {
+    let memory = SharedMapping::create("given back", 4 << 20).expect("a memfd");
+    let table = PageTable::open(memory).expect("fresh memory");
+    let page = PageNumber(5);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let entry = table.get(page);
+                assert!(matches!(entry, Entry::Absent | Entry::Same { fill: 9 }), "{entry:?}");
+            }
+        });
+        for _ in 0..2000 {
+            table.set(page, Entry::Same { fill: 9 }).expect("room");
+            table.set(page, Entry::Absent).expect("room");
+            table.reclaim_empty(|start, length| table.words().punch(start, length));
+            table.set(PageNumber(3 * LEAF_PAGES + 5), Entry::Same { fill: 7 }).expect("room");
+            table.clear_range(everything(), |_, _| {});
+            table.reclaim_empty(|start, length| table.words().punch(start, length));
         }
         done.store(true, Ordering::Relaxed);
         reader.join().expect("reader saw only whole entries");
