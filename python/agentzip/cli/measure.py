@@ -1,0 +1,109 @@
+"""
+Commands that measure: bench encode.
+"""
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentzip.cli.options import JsonOption
+from agentzip.cli.output import print_text, set_up_logging
+from agentzip.errors import InvalidSetting
+
+__all__ = ["register"]
+
+_PIPE_COLUMNS = 120
+"""Width of tables that are not printed on a terminal."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    bench = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Measure on this host, on processes started for it.",
+    )
+    bench.command("encode")(encode)
+    # Without a second command the first one would take the name of the group.
+    bench.callback()(_bench)
+    app.add_typer(bench, name="bench")
+
+
+def _bench() -> None:
+    """Measure on this host, on processes started for it."""
+
+
+def encode(
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workload",
+            metavar="NAME",
+            help="python, json, browser or node; may be given again; default all.",
+        ),
+    ] = None,
+    sandboxes: Annotated[
+        int, typer.Option("--sandboxes", metavar="N", min=1, max=64, help="How many of each.")
+    ] = 8,
+    encodings: Annotated[
+        str | None,
+        typer.Option("--encodings", metavar="LIST", help="Names with commas; default all."),
+    ] = None,
+    size: Annotated[
+        float, typer.Option("--size", metavar="X", help="Of each sandbox; 1 is some 100 MB.")
+    ] = 1.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two small sandboxes, two encodings: some seconds.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the JSON object here, too."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Compare the encodings on real memory of live sandboxes.
+
+    The kernel's zram and KSM are measured on the same processes in the same run.
+    """
+    from rich.console import Console
+
+    from agentzip.bench.encode import EncodePlan, print_report, run_encode, to_json
+
+    if quick:
+        plan = EncodePlan.quick(tuple(workload or ("json",)))
+    else:
+        named = [name.strip() for name in (encodings or "").split(",") if name.strip()]
+        if encodings is not None and not named:
+            raise InvalidSetting("--encodings is empty", "give names with commas, or leave it out")
+        plan = EncodePlan(
+            workloads=tuple(dict.fromkeys(workload or EncodePlan().workloads)),
+            encodings=tuple(named or EncodePlan().encodings),
+            sandboxes=sandboxes,
+            size=size,
+        )
+    # An end by signal must unwind as well: there are pages, a swap device and KSM to give back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    flush = set_up_logging(logging.WARNING)
+    try:
+        with Console(stderr=True).status("measuring") as status:
+            result = run_encode(plan, status.update)
+    finally:
+        flush()
+    text = json.dumps(to_json(result), indent=2)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n")
+    if as_json:
+        print_text(text)
+    else:
+        console = Console()
+        # A pipe has no width: the rows get the room they need.
+        print_report(result, console if console.is_terminal else Console(width=_PIPE_COLUMNS))
+    if result.results_wrong:
+        raise typer.Exit(1)

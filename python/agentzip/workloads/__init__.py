@@ -1,0 +1,20 @@
+"""
+Small real workloads: what AI agents hold in memory, as live processes to measure on.
+
+Nothing here knows of the pager.  An instance is started by its own exec, reads data that no other
+instance has, comes to a waiting state, and answers lines on stdin: `step N` (a tool call that
+touches part of its memory and changes some of it) and `digest` (over all that it holds).
+
+    text.py           words, sentences, and real documents dealt out to instances
+    material.py       the data files of one instance, made by a process of its own
+    launcher.py       how an instance starts: an end with its parent's, mergeable pages
+    crew.py           several instances of one workload: start, talk, end
+    serve.py          the instance's side of the lines, for those in Python
+    toolbox.py        what an agent's Python has imported
+    python_agent.py   numpy and pandas: frames, arrays, records
+    json_agent.py     message histories, parsed results, models, chunks; waits in asyncio
+    browser_agent.py  headless Chromium with its pages; devtools.py is the pipe to it
+    node_agent.js     documents, Maps, row objects, JSON
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,241 @@
+"""
+Several instances of one workload: their data, their start, talking to them, their end.
+
+    with crew("json", 8, folder) as sandboxes:
+        before = [sandbox.digest() for sandbox in sandboxes]
+
+The processes are sessions of their own, so that Ctrl-C reaches only the bench, which ends them;
+should the bench be killed, the kernel ends them (launcher.py).
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentzip.errors import InternalError, InvalidSetting, TargetGone
+from agentzip.host import processes
+from agentzip.uniform import fixed_addresses, uniform_command
+from agentzip.workloads.devtools import chromium
+
+__all__ = ["KINDS", "Sandbox", "crew", "for_all", "why_not"]
+
+KINDS = ("python", "json", "browser", "node")
+"""The workloads, in the order in which they are measured."""
+
+_NEEDS = {"python": ("numpy", "pandas"), "json": ("pydantic",), "browser": (), "node": ()}
+
+_ANSWER_SECONDS = 300.0
+"""The longest command, a digest with everything out on a loaded host, takes some seconds."""
+
+_START_SECONDS = 600.0
+"""Eight browsers on two cores take a minute."""
+
+_END_SECONDS = 10.0
+
+_AT_ONCE = os.cpu_count() or 1
+
+T = TypeVar("T")
+
+
+def why_not(kind: str) -> str:
+    """Why this workload cannot run on this host; empty if it can."""
+    missing = [name for name in _NEEDS[kind] if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} is not installed"
+    if kind == "browser" and (chromium() is None or shutil.which("bash") is None):
+        return "no chromium on this host"
+    if kind == "node" and shutil.which("node") is None:
+        return "no node on this host"
+    return ""
+
+
+class Sandbox:
+    """One running instance; for the browser it is a tree of processes."""
+
+    def __init__(
+        self, kind: str, instance: int, folder: Path, *, uniform: bool = False, merge: bool = False
+    ) -> None:
+        self.kind = kind
+        self.instance = instance
+        launcher = [sys.executable, "-m", "agentzip.workloads.launcher"]
+        words, environment = [*_command(kind), str(folder)], _environment()
+        if uniform:
+            words, environment = uniform_command(words, environment)
+        self._pending = b""
+        with fixed_addresses() if uniform else contextlib.nullcontext():
+            self._process = subprocess.Popen(
+                [*launcher, *["--mergeable"] * merge, "--", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env=environment,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Wait for the end of the loading."""
+        self._answer(_START_SECONDS)
+
+    def pids(self) -> list[int]:
+        """Every living process of it, the first one first."""
+        below = [found.pid for found in processes.descendants(self.pid) if found.state not in "ZX"]
+        return [self.pid, *below]
+
+    def step(self, number: int) -> tuple[dict[str, Any], float]:
+        """
+        One tool call; the same one again takes its changes back.
+
+        Returns:
+            The answer, and how long it took as seen from here in seconds.
+        """
+        started = time.perf_counter()
+        answer: dict[str, Any] = self._ask(f"step {number}")["answer"]
+        return answer, time.perf_counter() - started
+
+    def digest(self) -> str:
+        """Digest over all that it holds, made by itself."""
+        return str(self._ask("digest")["digest"])
+
+    def end(self) -> None:
+        """End it and everything below it; twice does no harm."""
+        tree = processes.descendants(self.pid) if self._process.poll() is None else []
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        # It need not end by itself: nothing of it is worth keeping.
+        self._process.kill()
+        for found in tree:
+            if processes.is_alive(found.pid, found.start_time):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(found.pid, signal.SIGKILL)
+        self._process.wait(_END_SECONDS)
+        _await_end(tree)
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{question}\n".encode())
+        except BrokenPipeError as error:
+            raise TargetGone(f"{self.kind} {self.instance} (process {self.pid}) died") from error
+        return self._answer(_ANSWER_SECONDS)
+
+    def _answer(self, seconds_max: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        deadline = time.monotonic() + seconds_max
+        who = f"{self.kind} {self.instance} (process {self.pid})"
+        while b"\n" not in self._pending:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([output], [], [], left)[0]:
+                raise InternalError(f"{who} does not answer")
+            piece = os.read(output, 65_536)
+            if not piece:
+                raise TargetGone(f"{who} died", "what it wrote to stderr says why")
+            self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise InternalError(f"{who}: {answer['error']}")
+        return answer
+
+
+@contextlib.contextmanager
+def crew(
+    kind: str,
+    count: int,
+    folder: Path,
+    *,
+    size: float = 1.0,
+    uniform: bool = False,
+    merge: bool = False,
+) -> Iterator[list[Sandbox]]:
+    """
+    Instances that have loaded their data and wait; ended on the way out.
+
+    Args:
+        kind: One of `KINDS`.
+        count: How many; each gets its own share of all documents.
+        folder: Where their data files are made.
+        size: How large, 1.0 being some 100 MB each.
+        uniform: Start them alike: no address randomisation, fixed hash seeds.
+        merge: Let KSM merge their pages, should it be run.
+
+    Raises:
+        InvalidSetting: this host cannot run the workload.
+    """
+    if reason := why_not(kind):
+        raise InvalidSetting(f"workload {kind} cannot run here: {reason}", "choose another one")
+    # Two digits, so that the lengths of command lines do not move stacks.
+    folders = [folder / f"{kind}-{instance:02}" for instance in range(count)]
+    _make_material(kind, folders, size)
+    sandboxes: list[Sandbox] = []
+    try:
+        # A batch at a time; the starts are in this thread, whose end would be the instances' end.
+        for first in range(0, count, _AT_ONCE):
+            batch = range(first, min(first + _AT_ONCE, count))
+            sandboxes += [
+                Sandbox(kind, instance, folders[instance], uniform=uniform, merge=merge)
+                for instance in batch
+            ]
+            for instance in batch:
+                sandboxes[instance].wait_until_ready()
+        yield sandboxes
+    finally:
+        for sandbox in sandboxes:
+            sandbox.end()
+
+
+def for_all(sandboxes: Sequence[Sandbox], work: Callable[[Sandbox], T]) -> list[T]:
+    """Do the same for every sandbox, some at once; results in their order."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="crew") as pool:
+        return list(pool.map(work, sandboxes))
+
+
+def _make_material(kind: str, folders: Sequence[Path], size: float) -> None:
+    def make(instance: int) -> int:
+        words = ["--kind", kind, "--instance", str(instance), "--of", str(len(folders))]
+        words += ["--folder", str(folders[instance]), "--size", str(size)]
+        command = [sys.executable, "-m", "agentzip.workloads.material", *words]
+        return subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        codes = list(pool.map(make, range(len(folders))))
+    if any(codes):
+        raise InternalError(f"the data of workload {kind} could not be made")
+
+
+def _command(kind: str) -> list[str]:
+    if kind == "node":
+        return ["node", str(Path(__file__).parent / "node_agent.js")]
+    return [sys.executable, "-m", f"agentzip.workloads.{kind}_agent"]
+
+
+def _environment() -> dict[str, str]:
+    """
+    Few variables, the same for all.
+
+    One thread of arithmetic each: eight instances with a pool each would fight for the cores.
+    """
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _await_end(tree: Sequence[processes.ProcessInfo]) -> None:
+    """Children of an ended process are the init's to wait for; they must be gone all the same."""
+    deadline = time.monotonic() + _END_SECONDS
+    while any(processes.is_alive(found.pid, found.start_time) for found in tree):
+        if time.monotonic() > deadline:
+            raise InternalError("processes of a workload do not end")
+        time.sleep(0.02)
