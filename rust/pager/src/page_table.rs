@@ -10,8 +10,10 @@
 //!   through [`CHANGING`], which a later `open` reads as lost: a page may be lost by a bug, but
 //!   it is never answered with the bytes of another.
 //!
-//! Shape: a tree of three levels over the 47-bit address space (root 13, mid 13, leaf 9 bits). A
-//! leaf covers 2 MiB in 8 KiB of table, 0.4 % of the memory it describes.
+//! Shape: a tree of four levels over the 47-bit address space (root 13, two mids of 8, leaf 6
+//! bits). A leaf covers 256 KiB in 1 KiB of table, 0.4 % of the memory it describes. Nodes are small
+//! and lie together, because some programs scatter their memory: V8 asks for each chunk of 256 KiB
+//! at a random address, and a chunk alone costs 5 KiB here.
 //!
 //! One writer at a time: the caller holds its lock around everything but [`PageTable::get`] and
 //! [`PageTable::counts`], which any thread may call at any moment and which take no lock.
@@ -23,8 +25,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
-use crate::codec::CodecId;
+use crate::address::{PAGES_END, PageNumber};
+use entry::{
+    ABSENT, CHANGING, KEPT, LEN_BITS, LEN_SHIFT, LOST, POOLED, SAME, STAGED, STATE_BITS, STATES,
+    decode, encode, has_payload, stores,
+};
+pub use entry::{Entry, Stored};
+
+mod entry;
 
 #[cfg(test)]
 mod tests;
@@ -35,36 +43,17 @@ pub const HEADER_WORDS: usize = 1024;
 pub const OWN_HEADER_WORD: usize = 1016;
 
 const ROOT_WORDS: usize = 1 << 13;
-/// Where the units begin. A table must have at least this many words; each 8 KiB more is a unit.
+/// Where the units begin. A table must have at least this many words; each KiB more is a unit.
 pub const NODES_START: usize = HEADER_WORDS + ROOT_WORDS;
 /// Nodes are handed out in units of this many words.
-pub const UNIT_WORDS: usize = 1024;
-const MID_UNITS: u64 = 8;
+pub const UNIT_WORDS: usize = 128;
+const MID_UNITS: u64 = 2;
 const MID_SLOTS: u64 = 1 << MID_BITS;
 const LEAF_PAGES: u64 = 1 << LEAF_BITS;
-const MID_BITS: u32 = 13;
-const LEAF_BITS: u32 = 9;
+const MID_BITS: u32 = 8;
+const LEAF_BITS: u32 = 6;
 const WORD_BYTES: u64 = 8;
 const UNIT_BYTES: u64 = UNIT_WORDS as u64 * WORD_BYTES;
-
-const STATE_BITS: u64 = 0b111;
-const CODEC_SHIFT: u32 = 3;
-const CODEC_BITS: u64 = 0xf;
-const LEN_SHIFT: u32 = 7;
-const LEN_BITS: u64 = 0x1fff;
-const PLACE_SHIFT: u32 = 20;
-const PLACE_BITS: u64 = (1 << 36) - 1;
-const PLACE_UNIT: u64 = 16;
-
-const ABSENT: u64 = 0;
-const STAGED: u64 = 1;
-const POOLED: u64 = 2;
-const KEPT: u64 = 3;
-const SAME: u64 = 4;
-const LOST: u64 = 5;
-/// A payload in use is just being replaced; readers wait for the next store.
-const CHANGING: u64 = 7;
-const STATES: usize = 6;
 
 /// Looks at a changing entry this often before going to sleep: the writer needs two stores, but
 /// it may have been preempted by the very thread that waits for it.
@@ -73,13 +62,13 @@ const CHANGING_SLEEP: Duration = Duration::from_micros(20);
 /// Fewest entries that must have gone before a look for empty leaves.
 const GONE_MIN: u64 = 1024;
 /// Most leaves reclaimed at a time: bounds how long the lock is held.
-const LEAVES_AT_A_TIME: usize = 256;
+const LEAVES_AT_A_TIME: usize = 2048;
 
 /// Why a table could not be changed. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No unit is left in the memory of the table.
-    #[error("page table is full: {units} units of 8 KiB")]
+    #[error("page table is full: {units} units of 1 KiB")]
     Full {
         /// Units the memory has.
         units: u64,
@@ -112,42 +101,6 @@ pub enum OpenError {
         /// Its value.
         link: u64,
     },
-}
-
-/// Where the pool holds a page, and how to check it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stored {
-    /// How the bytes are encoded.
-    pub codec: CodecId,
-    /// Encoded length in bytes, at most 4096.
-    pub len: u16,
-    /// Byte position in the pool, a multiple of 16.
-    pub offset: u64,
-    /// Checksum of the decoded page.
-    pub checksum: u64,
-}
-
-/// What we know of one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Entry {
-    /// Not ours: resident, or never populated.
-    Absent,
-    /// Moved to the staging area, not encoded yet.
-    Staged {
-        /// Number of the page in the staging area.
-        slot: u64,
-    },
-    /// Missing in the target; the only copy is in the pool.
-    Pooled(Stored),
-    /// Resident in the target; the pool copy is kept in case the page stays clean.
-    Kept(Stored),
-    /// Missing in the target; all its 64-bit words are equal, so nothing is stored.
-    Same {
-        /// The repeated word.
-        fill: u64,
-    },
-    /// The page cannot be produced any more; its toucher gets SIGBUS.
-    Lost,
 }
 
 /// Number of entries by state.
@@ -389,12 +342,10 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
             Ok(link)
         };
         for root_word in HEADER_WORDS..NODES_START {
-            let mid = claim(root_word, MID_UNITS)?;
-            if mid == 0 {
-                continue;
-            }
-            for slot in 0..MID_SLOTS as usize {
-                claim(unit_word(mid) + slot, 1)?;
+            for upper_word in words_of(claim(root_word, MID_UNITS)?) {
+                for lower_word in words_of(claim(upper_word, MID_UNITS)?) {
+                    claim(lower_word, 1)?;
+                }
             }
         }
         *self.free.lock() = unlinked;
@@ -454,17 +405,27 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         &self.words.as_ref()[OWN_HEADER_WORD]
     }
 
-    /// The word of the root that links to the mid node of `page`.
-    fn mid_link(&self, page: PageNumber) -> Option<&AtomicU64> {
-        let slot = page.0 >> (MID_BITS + LEAF_BITS);
+    /// The word of the root that links to the upper mid node of `page`.
+    fn upper_link(&self, page: PageNumber) -> Option<&AtomicU64> {
+        let slot = page.0 >> (2 * MID_BITS + LEAF_BITS);
         page.is_valid().then(|| &self.words.as_ref()[HEADER_WORDS + slot as usize])
     }
 
-    /// The word of a mid node that links to the leaf of `page`, if there is a mid node.
+    /// The word of an upper mid node that links to the lower one of `page`, if there is an upper.
+    fn lower_link(&self, page: PageNumber) -> Option<&AtomicU64> {
+        self.link_in(self.upper_link(page)?, page.0 >> (MID_BITS + LEAF_BITS))
+    }
+
+    /// The word of a lower mid node that links to the leaf of `page`, if there is a lower one.
     fn leaf_link(&self, page: PageNumber) -> Option<&AtomicU64> {
-        let mid = self.mid_link(page)?.load(Ordering::Acquire);
-        let slot = (page.0 >> LEAF_BITS) & (MID_SLOTS - 1);
-        (mid != 0).then(|| &self.words.as_ref()[unit_word(mid) + slot as usize])
+        self.link_in(self.lower_link(page)?, page.0 >> LEAF_BITS)
+    }
+
+    /// The word in the mid node that `link` leads to, if it leads to one.
+    fn link_in(&self, link: &AtomicU64, index: u64) -> Option<&AtomicU64> {
+        let node = link.load(Ordering::Acquire);
+        let slot = (index & (MID_SLOTS - 1)) as usize;
+        (node != 0).then(|| &self.words.as_ref()[unit_word(node) + slot])
     }
 
     fn find_leaf(&self, page: PageNumber) -> Option<u64> {
@@ -477,11 +438,13 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         let end = end.0.min(PAGES_END);
         let mut page = page.0;
         while page < end {
-            let step = match self.leaf_link(PageNumber(page)) {
-                None => MID_BITS + LEAF_BITS,
-                Some(link) => match link.load(Ordering::Acquire) {
+            let start = PageNumber(page);
+            let step = match (self.lower_link(start), self.leaf_link(start)) {
+                (None, _) => 2 * MID_BITS + LEAF_BITS,
+                (Some(_), None) => MID_BITS + LEAF_BITS,
+                (Some(_), Some(link)) => match link.load(Ordering::Acquire) {
                     0 => LEAF_BITS,
-                    leaf => return Some((PageNumber(page), leaf)),
+                    leaf => return Some((start, leaf)),
                 },
             };
             page = ((page >> step) + 1) << step;
@@ -508,12 +471,16 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         }
     }
 
-    /// Links a zeroed leaf for `page`, and a mid node before it where there is none.
+    /// Links a zeroed leaf for `page`, and mid nodes before it where there are none.
     fn add_leaf(&self, page: PageNumber) -> Result<u64, Error> {
         let no_such_page = Error::NoSuchPage(page);
+        if self.lower_link(page).is_none() {
+            let upper = self.take_units(MID_UNITS)?;
+            self.upper_link(page).ok_or(no_such_page)?.store(upper, Ordering::Release);
+        }
         if self.leaf_link(page).is_none() {
-            let mid = self.take_units(MID_UNITS)?;
-            self.mid_link(page).ok_or(no_such_page)?.store(mid, Ordering::Release);
+            let lower = self.take_units(MID_UNITS)?;
+            self.lower_link(page).ok_or(no_such_page)?.store(lower, Ordering::Release);
         }
         let leaf = self.take_units(1)?;
         self.leaf_link(page).ok_or(no_such_page)?.store(leaf, Ordering::Release);
@@ -523,7 +490,7 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
     /// Hands out `count` adjacent zeroed units that nothing links to yet.
     ///
     /// Leaves prefer used units, which are already paid for; mid nodes prefer fresh ones, because
-    /// eight adjacent used ones are rare.
+    /// adjacent used ones are rare.
     fn take_units(&self, count: u64) -> Result<u64, Error> {
         let mut free = self.free.lock();
         let fresh = self.bump().load(Ordering::Acquire);
@@ -619,6 +586,11 @@ const fn unit_word(unit: u64) -> usize {
     NODES_START + (unit as usize - 1) * UNIT_WORDS
 }
 
+/// Positions of the links of a mid node; none for link 0.
+fn words_of(node: u64) -> Range<usize> {
+    if node == 0 { 0..0 } else { unit_word(node)..unit_word(node) + MID_SLOTS as usize }
+}
+
 /// Position of the state word of `page` in its leaf.
 const fn entry_word(leaf: u64, page: PageNumber) -> usize {
     unit_word(leaf) + 2 * (page.0 & (LEAF_PAGES - 1)) as usize
@@ -643,58 +615,4 @@ fn first_run(free: &BTreeSet<u64>, count: u64) -> Option<u64> {
         }
     }
     None
-}
-
-const fn has_payload(state: u64) -> bool {
-    matches!(state & STATE_BITS, POOLED | KEPT | SAME)
-}
-
-/// The stores that turn the two words `old` into a new entry, in order.
-fn stores(old: (u64, u64), state: u64, payload: Option<u64>) -> [Option<(usize, u64)>; 3] {
-    let in_use = has_payload(old.0) && payload.is_some_and(|payload| payload != old.1);
-    [in_use.then_some((0, CHANGING)), payload.map(|payload| (1, payload)), Some((0, state))]
-}
-
-/// State word and, where the state has one, payload word of an entry.
-fn encode(entry: Entry) -> Option<(u64, Option<u64>)> {
-    match entry {
-        Entry::Absent => Some((ABSENT, None)),
-        Entry::Staged { slot } => {
-            (slot <= PLACE_BITS).then_some((STAGED | slot << PLACE_SHIFT, None))
-        }
-        Entry::Pooled(stored) => encode_stored(POOLED, &stored),
-        Entry::Kept(stored) => encode_stored(KEPT, &stored),
-        Entry::Same { fill } => Some((SAME, Some(fill))),
-        Entry::Lost => Some((LOST, None)),
-    }
-}
-
-fn encode_stored(state: u64, stored: &Stored) -> Option<(u64, Option<u64>)> {
-    let codec = u64::from(stored.codec.0);
-    let place = stored.offset / PLACE_UNIT;
-    let fits = codec <= CODEC_BITS
-        && usize::from(stored.len) <= PAGE_SIZE
-        && stored.offset.is_multiple_of(PLACE_UNIT)
-        && place <= PLACE_BITS;
-    let len = u64::from(stored.len);
-    let word = state | codec << CODEC_SHIFT | len << LEN_SHIFT | place << PLACE_SHIFT;
-    fits.then_some((word, Some(stored.checksum)))
-}
-
-fn decode(state: u64, payload: u64) -> Entry {
-    let place = (state >> PLACE_SHIFT) & PLACE_BITS;
-    let stored = Stored {
-        codec: CodecId(((state >> CODEC_SHIFT) & CODEC_BITS) as u8),
-        len: ((state >> LEN_SHIFT) & LEN_BITS) as u16,
-        offset: place * PLACE_UNIT,
-        checksum: payload,
-    };
-    match state & STATE_BITS {
-        ABSENT => Entry::Absent,
-        STAGED => Entry::Staged { slot: place },
-        POOLED => Entry::Pooled(stored),
-        KEPT => Entry::Kept(stored),
-        SAME => Entry::Same { fill: payload },
-        _ => Entry::Lost,
-    }
 }

@@ -6,10 +6,13 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::CodecId;
+use crate::page_table::entry::{PLACE_BITS, PLACE_UNIT};
 use crate::sys::mapping::SharedMapping;
 
 const LAST: u64 = PAGES_END - 1;
 const MID_PAGES: u64 = 1 << (MID_BITS + LEAF_BITS);
+const UPPER_PAGES: u64 = MID_PAGES << MID_BITS;
 /// Room for every mid node and leaf that the pages below can ask for.
 const ROOM: usize = 64;
 
@@ -91,7 +94,16 @@ fn any_entry() -> impl Strategy<Value = Entry> {
 
 /// Pages near the borders of leaves, of mid nodes and of the address space.
 fn any_page() -> impl Strategy<Value = u64> {
-    let borders = [0, LEAF_PAGES, MID_PAGES - LEAF_PAGES, MID_PAGES, 5 * MID_PAGES, LAST - 40];
+    let borders = [
+        0,
+        LEAF_PAGES,
+        MID_PAGES - LEAF_PAGES,
+        MID_PAGES,
+        5 * MID_PAGES,
+        UPPER_PAGES - MID_PAGES,
+        UPPER_PAGES,
+        LAST - 40,
+    ];
     (proptest::sample::select(borders.to_vec()), 0u64..40)
         .prop_map(|(border, near)| (border + near).saturating_sub(20).min(LAST))
 }
@@ -207,8 +219,10 @@ fn run_steps(steps: &[Step]) {
                 mids.dedup();
                 let free = table.free.lock().len();
                 let linked = table.bump().load(Ordering::Relaxed) as usize - free;
-                assert!(linked >= leaves.len() + 8 * mids.len());
-                assert_eq!(linked % 8, leaves.len() % 8, "a leaf was kept or lost");
+                let mut uppers: Vec<_> = model.keys().map(|page| page / UPPER_PAGES).collect();
+                uppers.dedup();
+                assert!(linked >= leaves.len() + 2 * mids.len() + 2 * uppers.len());
+                assert_eq!(linked % 2, leaves.len() % 2, "a leaf was kept or lost");
             }
             Step::Rebuild => {
                 let before = table.free.lock().clone();
@@ -280,16 +294,16 @@ fn last_page_of_the_address_space_is_usable() {
 
 #[test]
 fn absent_costs_nothing_and_a_full_table_says_so() {
-    let words = memory(10);
+    let words = memory(6);
     let table = open(&words);
     let empty = table.bytes_used();
     table.set(PageNumber(0), Entry::Absent).expect("nothing to store");
     assert_eq!(table.bytes_used(), empty);
     for leaf in 0..2 {
-        table.set(PageNumber(leaf * LEAF_PAGES), Entry::Lost).expect("ten units");
+        table.set(PageNumber(leaf * LEAF_PAGES), Entry::Lost).expect("six units");
     }
-    assert_eq!(table.bytes_used(), empty + 10 * 8192);
-    let full = Err(Error::Full { units: 10 });
+    assert_eq!(table.bytes_used(), empty + 6 * UNIT_BYTES);
+    let full = Err(Error::Full { units: 6 });
     assert_eq!(table.set(PageNumber(2 * LEAF_PAGES), Entry::Lost), full);
     assert_eq!(table.set(PageNumber(MID_PAGES), Entry::Lost), full);
     assert_eq!(table.counts().lost, 2);
@@ -302,16 +316,16 @@ fn absent_costs_nothing_and_a_full_table_says_so() {
 
 #[test]
 fn reclaimed_leaves_can_become_a_mid_node() {
-    let words = memory(16);
+    let words = memory(6);
     let table = open(&words);
-    for leaf in 0..8 {
+    for leaf in 0..2 {
         table.set(PageNumber(leaf * LEAF_PAGES), Entry::Same { fill: u64::MAX }).expect("room");
     }
     table.clear_range(everything(), |_, _| {});
-    assert_eq!(table.reclaim_empty(|_, _| {}), 8);
+    assert_eq!(table.reclaim_empty(|_, _| {}), 2);
     // Stale payload words of a leaf would be links of the mid node.
     table.set(PageNumber(0), Entry::Lost).expect("one leaf is used again");
-    assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "only seven are adjacent");
+    assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "one is not enough");
     table.set(PageNumber(0), Entry::Absent).expect("leaf exists");
     assert_eq!(table.reclaim_empty(|_, _| {}), 1);
     assert!(table.set(PageNumber(MID_PAGES), Entry::Lost).is_err(), "no unit left for a leaf");
@@ -338,11 +352,11 @@ fn impossible_entries_are_refused_untouched() {
 
 #[test]
 fn a_kill_between_bump_and_link_only_leaks_until_open() {
-    let words = memory(12);
+    let words = memory(8);
     open(&words).set(PageNumber(0), Entry::Lost).expect("room");
-    words[OWN_HEADER_WORD].store(12, Ordering::Relaxed);
+    words[OWN_HEADER_WORD].store(8, Ordering::Relaxed);
     let table = open(&words);
-    assert_eq!(*table.free.lock(), BTreeSet::from([10, 11, 12]));
+    assert_eq!(*table.free.lock(), BTreeSet::from([6, 7, 8]));
     for leaf in 1..4 {
         table.set(PageNumber(leaf * LEAF_PAGES), Entry::Lost).expect("leaked units are used");
     }
@@ -445,7 +459,7 @@ fn a_churning_target_gets_its_table_memory_back() {
     for round in 0..6 {
         // Two pages of every leaf, at addresses that never come back.
         for leaf in 0..300 {
-            for near in [1, 500] {
+            for near in [1, 60] {
                 let page = PageNumber((round * 1000 + leaf) * LEAF_PAGES + near);
                 table.set(page, Entry::Pooled(stored(16 * leaf))).expect("room");
             }
@@ -453,7 +467,7 @@ fn a_churning_target_gets_its_table_memory_back() {
         let survivor = PageNumber((round * 1000 + 7) * LEAF_PAGES + 8);
         table.set(survivor, Entry::Same { fill: round }).expect("room");
         peak = peak.max(table.words().resident_bytes());
-        table.clear_range(range(round * 1000 * LEAF_PAGES, 8 * LEAF_PAGES - 504), |_, _| {});
+        table.clear_range(range(round * 1000 * LEAF_PAGES, 7 * LEAF_PAGES + 8), |_, _| {});
         let start = (round * 1000 + 8) * LEAF_PAGES;
         table.clear_range(range(start, 400 * LEAF_PAGES), |_, _| {});
         while table.may_have_empty_leaves() {
@@ -465,9 +479,10 @@ fn a_churning_target_gets_its_table_memory_back() {
         assert_eq!(table.get(PageNumber(page)), Entry::Same { fill: round as u64 });
     }
     let left = table.words().resident_bytes();
-    assert!(peak > fresh + 300 * 8192, "{peak} of {fresh}");
-    // Two rounds are worth one look.  Six survivors and one mid node are left.
-    assert!(left < fresh + 24 * 8192 && peak < fresh + 640 * 8192, "{left}, {peak} of {fresh}");
+    assert!(peak > fresh + 300 * UNIT_BYTES, "{peak} of {fresh}");
+    // Two rounds are worth one look.  Six survivors and their mid nodes are left.
+    let bounds = (fresh + 72 * UNIT_BYTES, fresh + 700 * UNIT_BYTES);
+    assert!(left < bounds.0 && peak < bounds.1, "{left}, {peak} of {fresh}");
 }
 
 #[test]
