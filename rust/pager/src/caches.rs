@@ -13,6 +13,7 @@ use crate::references::Reference;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::store::Reader;
+use crate::sys::foreign;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,6 +104,8 @@ impl Caches {
         self.compiled.lock().clear();
         shared.store.stop_dedup();
         shared.store.references.collect();
+        // Background work leaves the allocator with memory of many threads.
+        foreign::trim_heap();
     }
 
     /// Memory that they take.

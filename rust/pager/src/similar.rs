@@ -48,7 +48,7 @@ const GAIN_MIN: u32 = 2;
 /// at level 9 costs hundreds of times a look-up, and below this only one in 5 (Node) to 26 (JSON)
 /// pays, and little: 20 was 0.2 to 0.9 % better with an eighth to a half more tries, 40 was 0.3
 /// to 1.2 % worse.
-const EXPLAINED_PERCENT_MIN: u32 = 30;
+const EXPLAINED_PERCENT_MIN: u32 = 20;
 
 /// Postings of one bucket: its tags are two cache lines side by side, its leaders another two.
 /// Bounds the work that one shingle can cause. Smaller ones overflow long before others are full.

@@ -12,7 +12,7 @@ use crate::store::{Encoded, Reader, Store};
 use std::sync::Arc;
 
 /// A delta must be below this part of what the page takes alone: reading it costs more.
-const DELTA_WORTH: (usize, usize) = (4, 5);
+const DELTA_WORTH: (usize, usize) = (9, 10);
 /// A blob that is not smaller by a slot's step is not worth the store.
 const STEP_BYTES: usize = 16;
 /// Longest blob: what saves less is kept as it was.
@@ -112,7 +112,7 @@ impl Squeezer {
         let stored = match (alone, delta) {
             (_, Some(delta)) if delta <= worth => {
                 let head = Head::delta(recipe.layout_number(), &leaders);
-                self.put(store, domain, CodecId::DELTA, head, delta, old, page)
+                self.put(store, recipe, domain, CodecId::DELTA, head, delta, old, page)
             }
             (Some(alone), _) => {
                 let number = recipe.dictionary.as_ref().map_or(0, |(number, _)| *number);
@@ -120,7 +120,7 @@ impl Squeezer {
                     CodecId::COLD => Head::cold(number, recipe.layout_number()),
                     _ => Head::dictionary(number),
                 };
-                let stored = self.put(store, domain, recipe.codec(), head, alone, old, page);
+                let stored = self.put(store, recipe, domain, recipe.codec(), head, alone, old, page);
                 if let (Some(stored), Some(sketch)) = (&stored, &sketch) {
                     candidates.own.add(stored, sketch);
                 }
@@ -187,6 +187,7 @@ impl Squeezer {
     fn put(
         &mut self,
         store: &Store,
+        recipe: &Recipe,
         domain: u64,
         codec: CodecId,
         head: Head,
@@ -199,7 +200,13 @@ impl Squeezer {
             _ => &self.alone[..frame_len],
         };
         let encoded = Encoded { codec, head, frame };
-        if encoded.len() > BLOB_MAX || encoded.len() + STEP_BYTES > usize::from(old.len) {
+        // A page of the tier above is replaced even by a blob that is a little longer: its
+        // dictionary can go when its last page has.
+        let most = match old.codec {
+            CodecId::DICT if recipe.deltas => usize::from(old.len) + 2 * STEP_BYTES,
+            _ => usize::from(old.len).saturating_sub(STEP_BYTES),
+        };
+        if encoded.len() > most.min(BLOB_MAX) {
             return None;
         }
         let stored = store.put(domain, &encoded, old.checksum)?;

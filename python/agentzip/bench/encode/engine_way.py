@@ -32,6 +32,12 @@ _DOMAIN = "bench"
 _TRAIN_BYTES_MIN = 32 * 2**20
 """A process with less resident uses the dictionary of its sandbox's largest one."""
 
+_WARM_PAGES = 8_000
+"""Pages that a warm dictionary is made from; more change it by less than a hundredth."""
+
+_COLD_PAGES = 16_000
+"""Pages that a cold dictionary is made from, which is up to four times as large."""
+
 _WARM_DICTIONARY_BYTES = 256 * 1024
 _COLD_DICTIONARY_BYTES_MAX = 1024 * 1024
 _COLD_SHARE = 256
@@ -168,6 +174,7 @@ class EngineWay:
                     pid,
                     name=f"{self.encoding.name}-{pid}",
                     bytes_max=self._dictionary_bytes(pid, cold),
+                    pages_max=_COLD_PAGES if cold else _WARM_PAGES,
                     normalised=cold,
                 )
             if training.gain <= _GAIN_MIN:
@@ -206,6 +213,7 @@ class EngineWay:
 
     def _recode_all(self, engine: Pager) -> None:
         samples: list[float] = []
+        warm = engine.dictionaries()
         first = {role(pid): pid for pid in reversed(self._pids[0])}
         for number, pids in enumerate(self._pids):
             own = self._train(engine, pids, cold=True)
@@ -216,6 +224,9 @@ class EngineWay:
                 except (TargetGone, NotAttached):
                     self._drop(pid)
         self.result.encode_us = Spread.of(samples)
+        # No page needs the warm dictionaries any more, or their last ones keep them alive.
+        for info in warm:
+            engine.drop_dictionary(info.id)
 
     def _recode(
         self, engine: Pager, pid: int, dictionary: int | None, peer: int | None
