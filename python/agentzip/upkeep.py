@@ -205,10 +205,12 @@ class Upkeep:
         if move.tier != "warm" and not watch.trained:
             watch.trained = True
             watch.cold_dictionary = self._train(move.pid, _COLD_BYTES, _COLD_PAGES)
+        # That of the family is there anyway, and better than none.
+        family = self._families.get(self._kinship(move.pid), _Family())
         report = self._engine.recode(
             move.pid,
             tier=move.tier,
-            dictionary_id=watch.cold_dictionary,
+            dictionary_id=watch.cold_dictionary or family.dictionary,
             peer=move.peer,
             budget_us=_micros(move.budget_s),
         )

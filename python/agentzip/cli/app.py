@@ -11,7 +11,16 @@ from typing import Annotated
 import typer
 
 from agentzip import errors
-from agentzip.cli import checks, configuration, dictionary, launch, measure, targets, trim
+from agentzip.cli import (
+    checks,
+    configuration,
+    dictionary,
+    launch,
+    measure,
+    stats,
+    targets,
+    trim,
+)
 from agentzip.cli.options import Invocation
 from agentzip.cli.output import print_error
 from agentzip.daemon import default_run_dir
@@ -86,6 +95,7 @@ def _globals(
 launch.register(app)
 targets.register(app)
 trim.register(app)
+stats.register(app)
 checks.register(app)
 dictionary.register(app)
 configuration.register(app)

@@ -40,6 +40,15 @@ class Suite(StrEnum):
     ALL = "all"
 
 
+class Tier(StrEnum):
+    """Where the self-test brings all pages."""
+
+    WARM = "warm"
+    COLD = "cold"
+    FROZEN = "frozen"
+    DISK = "disk"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("doctor")(doctor)
@@ -112,6 +121,13 @@ def selftest(
     suite: Annotated[
         Suite, typer.Option("--suite", help="Which checks: exact, events, crash or all.")
     ] = Suite.ALL,
+    tier: Annotated[
+        Tier | None,
+        typer.Option(
+            "--tier",
+            help="Bring all pages into this tier first; crash checks always go through all.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -119,9 +135,10 @@ def selftest(
 
     Real processes are paged out, under every event and with the daemon killed at every step.
     """
-    from agentzip.selftest import run
+    from agentzip.selftest import SUITES, run
 
-    results = run(suite.value)
+    suites = SUITES if suite is Suite.ALL else (suite.value,)
+    results = run(suites, tier=None if tier is None else tier.value)
     failed = [result for result in results if not result.passed and not result.skipped_reason]
     skipped = [result for result in results if result.skipped_reason]
     passed = len(results) - len(failed) - len(skipped)

@@ -167,7 +167,7 @@ def inspect(context: typer.Context, pid: PidArgument, as_json: JsonOption = Fals
     """
     List every region of a process.
 
-    For each: its size, what is resident and what is out, its kind, and why it may leave or not.
+    For each: its size, what is resident, what is out, what it holds, and why it may leave.
     """
     try:
         with ControlClient(_run_dir(context)) as client:
@@ -179,7 +179,7 @@ def inspect(context: typer.Context, pid: PidArgument, as_json: JsonOption = Fals
         print_json([_region_json(region) for region in regions])
         return
     print_table(
-        ["ADDRESS", "SIZE", "RESIDENT", "OUT", "PROT", "KIND", "DECISION", "REASON", "NAME"],
+        ["ADDRESS", "SIZE", "RESIDENT", "OUT", "PROT", "CLASS", "DECISION", "REASON", "NAME"],
         [_region_row(region) for region in regions],
         right={"SIZE", "RESIDENT", "OUT"},
     )
@@ -211,7 +211,7 @@ def _region_row(region: model.Region) -> list[str]:
         format_bytes(region.resident_bytes),
         format_bytes(region.out_bytes),
         region.protection,
-        region.kind,
+        region.class_name,
         _decision(region),
         region.reason,
         region.name,
