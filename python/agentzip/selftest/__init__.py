@@ -7,6 +7,8 @@ Importing the package registers all checks:
 - `exact`: every byte comes back, for many kinds of programs;
 - `events`: what programs do to memory while it is out;
 - `crash`: the daemon and the keeper are killed at every step.
+
+Each can be run with all pages forced into one tier (`TIERS`); crash checks go through all of them.
 """
 
 from agentzip.selftest import (
@@ -17,10 +19,10 @@ from agentzip.selftest import (
     exact_memory,
     exact_stress,
 )
-from agentzip.selftest.registry import SUITES, Check, Result, all_checks, find
+from agentzip.selftest.registry import SUITES, TIERS, Check, Result, all_checks, find
 from agentzip.selftest.runner import run, run_one
 
-__all__ = ["SUITES", "Check", "Result", "all_checks", "find", "run", "run_one"]
+__all__ = ["SUITES", "TIERS", "Check", "Result", "all_checks", "find", "run", "run_one"]
 
 _REGISTERED = (exact_memory, exact_faults, exact_languages, exact_stress, events, crash)
 """Modules that are imported for the checks that they register."""

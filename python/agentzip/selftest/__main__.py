@@ -2,16 +2,17 @@
 `python -m agentzip.selftest NAME [FILE]`: one check in this process; prints one JSON object.
 
 The runner starts this for each check, so that a crash or a hang stays inside.  FILE is the module
-that registers the check, where it is none of this package.
+that registers the check, where it is none of this package.  The tier comes by the environment.
 """
 
 import json
+import os
 import runpy
 import sys
 import traceback
 
 from agentzip.selftest import find
-from agentzip.selftest.registry import Check, CheckFailed, CheckSkipped
+from agentzip.selftest.registry import TIER_VARIABLE, Check, CheckFailed, CheckSkipped
 from agentzip.selftest.stage import Stage
 
 __all__ = ["main"]
@@ -29,7 +30,7 @@ def main() -> int:
 
 
 def _outcome(found: Check) -> tuple[bool, str, str]:
-    with Stage() as stage:
+    with Stage(os.environ.get(TIER_VARIABLE) or None) as stage:
         try:
             found.run(stage)
             stage.settle()

@@ -3,7 +3,8 @@ Crash checks: the daemon dies at every step and at random moments, and nobody no
 
 The engine runs in a process of its own (`engine_host`) over targets that never stop working.  It is
 killed, by itself at a named step or by us at any moment, and a new one takes over from the keeper.
-A target may wait in between; it may never see a wrong byte, stay stopped or be forgotten.
+Pages are on their way out, home, between the pool's tiers and to the disk meanwhile.  A target may
+wait in between; it may never see a wrong byte, stay stopped or be forgotten.
 """
 
 import os
@@ -18,12 +19,15 @@ from agentzip.selftest.crowd import Crowd, is_dead
 from agentzip.selftest.exact_memory import expect
 from agentzip.selftest.registry import check
 from agentzip.selftest.stage import Stage
+from agentzip.selftest.targets import Target
 
 __all__ = ["named_steps"]
 
 _KILLS = 50
 _RANDOM_KILLS_MIN = 15
 _KEEPER_KILLS = 6
+
+_SPILLED_PAGES = 400
 
 _STEP_SECONDS = 1.5
 """How long the load runs in the hope of reaching a named step; then the daemon is killed anyway."""
@@ -132,3 +136,40 @@ def target_ends_meanwhile(stage: Stage) -> None:
         extra.wait(10)
         crowd.start()
         expect(extra.pid not in crowd.daemon.adopted, "a dead target was taken over")
+
+
+@check("crash/tiers", 60)
+def tiers(stage: Stage) -> None:
+    """What cold and spilled pages need (dictionaries, layouts, records, their key) outlives us."""
+    with _crowd(stage, 35) as crowd:
+        crowd.start()
+        peer, moved = stage.memory(8, 24), stage.memory(8, 25)
+        for target in (peer, moved):
+            crowd.daemon.do("attach", pid=target.pid)
+            crowd.daemon.do("page_out", pid=target.pid)
+        own = crowd.daemon.do("train", pid=peer.pid)["id"]
+        crowd.daemon.do("recode", pid=peer.pid, peer=None, dictionary_id=own)
+        crowd.daemon.do("recode", pid=moved.pid, peer=peer.pid, dictionary_id=own)
+        crowd.daemon.do("spill", pid=moved.pid, pages_max=_SPILLED_PAGES)
+        # They hold slots that no page needs, and die with the daemon.
+        crowd.daemon.do("release_caches")
+        before = [_kept(crowd, target) for target in (peer, moved)]
+        stage.note(f"{before[1]}")
+        expect(before[1]["disk"] == _SPILLED_PAGES, f"not spilled: {before[1]}")
+        expect(before[0]["cold"] > 500 and before[1]["cold"] > 0, f"nothing is cold: {before}")
+        expect(before[0]["uses"] > 500, f"the dictionary is not used: {before[0]}")
+        crowd.kill()
+        crowd.start()
+        after = [_kept(crowd, target) for target in (peer, moved)]
+        expect(before == after, f"not taken over: {before} became {after}")
+        for target in (moved, peer):
+            target.verify()
+            crowd.daemon.do("page_out", pid=target.pid)
+            expect(crowd.daemon.do("detach", pid=target.pid)["complete"], "not detached")
+            target.verify()
+
+
+def _kept(crowd: Crowd, target: Target) -> dict[str, int]:
+    """Pages of a target by codec, and what they need; nothing that the busy others change."""
+    pages: dict[str, int] = crowd.daemon.do("census", pid=target.pid)
+    return {**pages, "uses": max(crowd.daemon.do("dictionaries").values(), default=0)}

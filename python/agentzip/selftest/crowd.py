@@ -102,6 +102,9 @@ class Crowd:
         self.host = HostProcess(self.run_dir, crash_at)
         if not self.host.ready():
             return False
+        for target in self.targets:
+            if not target.alive():
+                raise CheckFailed(f"a target died: {target.ending()}")
         missing = {target.pid for target in self.targets} - self.host.adopted
         if missing and self.all_attached:
             raise CheckFailed(f"not taken over: {missing}, adopted: {self.host.adopted}")
@@ -220,6 +223,9 @@ class Crowd:
         if not wait_until(freed, 5):
             slots, spaces = host.do("stats")["pool_slots"], host.do("spaces")["spaces"]
             raise CheckFailed(f"left in the pool: {slots} slots, spaces {spaces}")
+        host.do("give_up")
+        if not wait_until(lambda: not host.do("kept")["kept"], 5):
+            raise CheckFailed(f"kept although no page needs it: {host.do('kept')['kept']}")
         keeper = host.do("stats")["keeper_pid"]
         expect(host.do("stats")["pages_lost"] == 0, "pages were lost")
         host.do("close")

@@ -3,7 +3,8 @@
 
 The crash checks need a daemon whose sudden death they survive.  This is the smallest one: it opens
 an engine and does what it is told over a line protocol of JSON objects, one command and one answer
-per line.  `churn` moves the memory of its targets from threads until `halt`.
+per line.  `churn` moves the memory of its targets from threads until `halt`: out, home, and between
+the tiers, so that a death at any moment finds some of it on its way.
 """
 
 import argparse
@@ -18,14 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from agentzip import model
-from agentzip.errors import AgentZipError, TargetBusy
+from agentzip.errors import AgentZipError, InvalidSetting, NotAttached, TargetBusy
 from agentzip.pager import Pager, open_engine
+from agentzip.selftest import tiers
 
 __all__ = ["Host", "main"]
 
 Answer = dict[str, Any]
 
 _BUSY_RETRIES = 20
+
+_PASS_US = 60_000
+"""How long one tier move of the churn takes: many are begun, few are done."""
+
+_SPILLED_PAGES = 300
+_TRAINED_BYTES = 2**16
+_TRAINED_PAGES = 400
 
 
 class Host:
@@ -36,6 +45,7 @@ class Host:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
+        self._pids: list[int] = []
 
     def attach(self, pid: int) -> Answer:
         """Attach, trying again while no thread can be borrowed."""
@@ -64,6 +74,53 @@ class Host:
         """Managed address spaces."""
         return {"spaces": [asdict(space) for space in self.engine.spaces()]}
 
+    def train(self, pid: int) -> Answer:
+        """Train a dictionary for the cold tier, named after its target."""
+        training = self.engine.train(
+            pid,
+            name=str(pid),
+            bytes_max=_TRAINED_BYTES,
+            pages_max=_TRAINED_PAGES,
+            normalised=True,
+        )
+        return asdict(training)
+
+    def recode(self, pid: int, peer: int | None, dictionary_id: int | None) -> Answer:
+        """Pass a target into the cold tier; nobody else may be at work on it."""
+        while True:
+            report = self.engine.recode(pid, tier="cold", dictionary_id=dictionary_id, peer=peer)
+            if report.done:
+                return asdict(report)
+
+    def spill(self, pid: int, pages_max: int) -> Answer:
+        """Write stored pages to the disk."""
+        return asdict(self.engine.spill(pid, pages_max=pages_max))
+
+    def census(self, pid: int) -> Answer:
+        """How many pages there are of each codec."""
+        pages: dict[str, int] = {}
+        for row in self.engine.census(pid):
+            pages[row.codec] = pages.get(row.codec, 0) + row.pages
+        return pages
+
+    def dictionaries(self) -> Answer:
+        """Every dictionary, and how many stored pages need it."""
+        return {str(info.id): info.uses for info in self.engine.dictionaries()}
+
+    def release_caches(self) -> Answer:
+        """Drop what can be made again."""
+        self.engine.release_caches()
+        return {}
+
+    def give_up(self) -> Answer:
+        """Drop everything that no page needs."""
+        tiers.give_up(self.engine)
+        return {}
+
+    def kept(self) -> Answer:
+        """What is there beside the pool."""
+        return {"kept": tiers.kept(self.engine)}
+
     def close(self) -> Answer:
         """Stop the engine and its keeper."""
         self.engine.close()
@@ -72,6 +129,7 @@ class Host:
     def churn(self, pids: list[int], seed: int, reattach: bool) -> Answer:
         """Start to move the memory of these targets at random."""
         self._stop.clear()
+        self._pids = pids
         self._threads = [
             threading.Thread(target=self._churn, args=(pid, seed + pid, reattach)) for pid in pids
         ]
@@ -96,21 +154,59 @@ class Host:
         dice = random.Random(seed)  # noqa: S311 - order of work, not keys
         while not self._stop.is_set():
             try:
-                self._step(pid, dice.random(), reattach)
+                self._step(pid, dice, reattach)
             except TargetBusy:
                 continue
             except AgentZipError as error:
                 self._errors.append(f"{pid}: {error!r}")
                 return
 
-    def _step(self, pid: int, chance: float, reattach: bool) -> None:
-        if reattach and chance < 0.3:
+    def _step(self, pid: int, dice: random.Random, reattach: bool) -> None:
+        chance = dice.random()
+        if chance < 0.35:
+            self._move_between_tiers(pid, dice)
+        elif reattach and chance < 0.55:
             self.engine.detach(pid)
             self.attach(pid)
-        elif chance < 0.45:
+        elif chance < 0.65:
             self.engine.page_in(pid)
         else:
             self.engine.page_out(pid)
+
+    def _move_between_tiers(self, pid: int, dice: random.Random) -> None:
+        chance = dice.random()
+        if chance < 0.1:
+            self._choose_dictionary(pid, dice)
+        elif chance < 0.5:
+            tier = dice.choice(["warm", "cold", "cold", "cold", "frozen"])
+            peer = dice.choice([None, *(other for other in self._pids if other != pid)])
+            # A peer may be between a detach and an attach.
+            with suppress(NotAttached):
+                self.engine.recode(
+                    pid, tier=tier, dictionary_id=self._own(pid), peer=peer, budget_us=_PASS_US
+                )
+        elif chance < 0.75:
+            self.engine.spill(pid, pages_max=_SPILLED_PAGES)
+        elif chance < 0.95:
+            self.engine.compact(_PASS_US)
+        else:
+            self.engine.release_caches()
+
+    def _own(self, pid: int) -> int | None:
+        """The dictionary of a target, which may be older than this process."""
+        known = self.engine.dictionaries()
+        return next((d.id for d in known if d.name == str(pid) and not d.dropped), None)
+
+    def _choose_dictionary(self, pid: int, dice: random.Random) -> None:
+        own = self._own(pid)
+        if own is None:
+            # Refused while most of it is at home and the rest is too little.
+            with suppress(InvalidSetting):
+                self.train(pid)
+        elif dice.random() < 0.3:
+            self.engine.drop_dictionary(own)
+        else:
+            self.engine.use_dictionary(pid, dice.choice([None, own]))
 
     def answer(self, request: Answer) -> Answer:
         """Carry out one command."""
@@ -120,6 +216,14 @@ class Host:
             "page_out": self.page_out,
             "page_in": self.page_in,
             "detach": self.detach,
+            "train": self.train,
+            "recode": self.recode,
+            "spill": self.spill,
+            "census": self.census,
+            "dictionaries": self.dictionaries,
+            "release_caches": self.release_caches,
+            "give_up": self.give_up,
+            "kept": self.kept,
             "stats": self.stats,
             "spaces": self.spaces,
             "churn": self.churn,
@@ -147,6 +251,8 @@ def main() -> int:
             chunk_pages=256,
             pool_bytes_max=options.pool_bytes_max,
             crash_at=options.crash_at,
+            disk_path=Path(options.run_dir) / "swap",
+            disk_bytes_max=tiers.DISK_BYTES_MAX,
         )
     )
     host = Host(engine)

@@ -62,7 +62,9 @@ def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
     expect(words[4] == "0", f"wrong pages: {line}\n{target.errors()}")
     expect(int(words[2]) >= operations - 4, f"too few operations: {line}")
     expect(not failures, f"page out failed: {failures}")
-    expect(len(passes) > 5, f"only {len(passes)} page outs in the whole run")
+    # One that goes on into a tier takes longer, the program does not.
+    fewest = 1 if stage.tier else 6
+    expect(len(passes) >= fewest, f"only {len(passes)} page outs in the whole run")
     expect(target.wait(10) == 0, "the target ended badly")
     stage.forget(target)
 

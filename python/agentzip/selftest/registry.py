@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SUITES",
+    "TIERS",
+    "TIER_VARIABLE",
     "Check",
     "CheckFailed",
     "CheckSkipped",
@@ -27,6 +29,12 @@ __all__ = [
 
 SUITES = ("exact", "events", "crash")
 """Names of the suites, in the order in which they run."""
+
+TIERS = ("warm", "cold", "frozen", "disk")
+"""Where everything that a check pages out can be brought before it may come back."""
+
+TIER_VARIABLE = "AGENTZIP_TIER"
+"""Tells the child process of a check which tier; without it pages stay as they were stored."""
 
 _SECONDS_MAX = 60.0
 """How long a check may take unless it says otherwise; it is then ended and counts as failed."""

@@ -19,7 +19,14 @@ from contextlib import contextmanager, suppress
 
 from agentzip.host import processes
 from agentzip.selftest.build import BIN_VARIABLE, ensure_built
-from agentzip.selftest.registry import SUITES, Check, CheckSkipped, Result, all_checks
+from agentzip.selftest.registry import (
+    SUITES,
+    TIER_VARIABLE,
+    Check,
+    CheckSkipped,
+    Result,
+    all_checks,
+)
 
 __all__ = ["Progress", "run", "run_one"]
 
@@ -32,9 +39,16 @@ _SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 2.0
 """How long processes of a finished check may take to end by themselves."""
 
+_TIER_PATIENCE = 3.0
+"""So many times as long may a check take whose every page out goes on into a tier."""
+
 
 def run(
-    suites: Sequence[str] = SUITES, progress: Progress | None = None, *, kills: int = 50
+    suites: Sequence[str] = SUITES,
+    progress: Progress | None = None,
+    *,
+    kills: int = 50,
+    tier: str | None = None,
 ) -> list[Result]:
     """
     Run all checks of some suites on this host.
@@ -43,19 +57,20 @@ def run(
         suites: Any of `exact`, `events`, `crash`.
         progress: Told before each check and once at the end.
         kills: How often the crash suite kills a daemon.
+        tier: One of `TIERS`, for everything that a check pages out; the crash suite has its own.
     """
     chosen = [found for found in all_checks() if found.suite in suites]
     results = []
     for done, found in enumerate(chosen):
         if progress:
             progress(done, len(chosen), found.name)
-        results.append(run_one(found, kills=kills))
+        results.append(run_one(found, kills=kills, tier=tier))
     if progress:
         progress(len(chosen), len(chosen), "")
     return results
 
 
-def run_one(found: Check, *, kills: int = 50) -> Result:
+def run_one(found: Check, *, kills: int = 50, tier: str | None = None) -> Result:
     """Run one check in a child process and clean up behind it."""
     started = time.monotonic()
     try:
@@ -65,7 +80,13 @@ def run_one(found: Check, *, kills: int = 50) -> Result:
     with _reaper() as known, _scratch() as scratch:
         outcome = _run_child(
             found,
-            {BIN_VARIABLE: str(folder), "AGENTZIP_KILLS": str(kills), "TMPDIR": scratch},
+            {
+                BIN_VARIABLE: str(folder),
+                TIER_VARIABLE: tier or "",
+                "AGENTZIP_KILLS": str(kills),
+                "TMPDIR": scratch,
+            },
+            found.seconds_max * (_TIER_PATIENCE if tier else 1),
         )
         left = _end_leftovers(known)
     seconds = round(time.monotonic() - started, 2)
@@ -75,7 +96,9 @@ def run_one(found: Check, *, kills: int = 50) -> Result:
     return Result(found.name, found.suite, passed, skipped, detail, seconds)
 
 
-def _run_child(found: Check, variables: dict[str, str]) -> tuple[bool, str, str]:
+def _run_child(
+    found: Check, variables: dict[str, str], seconds_max: float
+) -> tuple[bool, str, str]:
     """Whether it passed, why it was skipped, and the detail."""
     child = subprocess.Popen(
         [
@@ -89,7 +112,7 @@ def _run_child(found: Check, variables: dict[str, str]) -> tuple[bool, str, str]
         text=True,
     )
     try:
-        output, errors = child.communicate(timeout=found.seconds_max)
+        output, errors = child.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired:
         # SIGABRT makes the fault handler print where each Python thread is.
         child.send_signal(signal.SIGABRT)
@@ -98,7 +121,7 @@ def _run_child(found: Check, variables: dict[str, str]) -> tuple[bool, str, str]
         except subprocess.TimeoutExpired:
             child.kill()
             output, errors = child.communicate()
-        return False, "", f"no result within {found.seconds_max:g} s\n{errors[-3000:]}"
+        return False, "", f"no result within {seconds_max:g} s\n{errors[-3000:]}"
     for line in reversed(output.splitlines()):
         with suppress(ValueError, KeyError, TypeError):
             result = json.loads(line)

@@ -27,6 +27,7 @@ from agentzip.selftest.conditions import (
 )
 from agentzip.selftest.registry import CheckFailed
 from agentzip.selftest.targets import Target
+from agentzip.selftest.tiers import DISK_BYTES_MAX, expect_nothing_kept, forced
 
 __all__ = ["Changes", "Stage"]
 
@@ -42,9 +43,15 @@ _FREED_SECONDS = 3.0
 
 
 class Stage(Stoppable):
-    """Everything one check works with; leaving it ends every target and the engine."""
+    """
+    Everything one check works with; leaving it ends every target and the engine.
 
-    def __init__(self) -> None:
+    Args:
+        tier: Where everything that is paged out is brought, one of `registry.TIERS`.
+    """
+
+    def __init__(self, tier: str | None = None) -> None:
+        self.tier = tier
         self.folder = Path(tempfile.mkdtemp(prefix="agentzip-check-"))
         # Targets of other users must reach their program in it; the engine's own part is 0700.
         self.folder.chmod(0o755)
@@ -90,9 +97,13 @@ class Stage(Stoppable):
         fault_threads: int = 2,
         stop_limit_us: int = 20_000,
         crash_at: str | None = None,
+        disk_path: Path | None = None,
+        disk_bytes_max: int = 0,
     ) -> Pager:
         """Start the engine with settings of the check's own."""
-        self._engine = open_engine(
+        if self.tier == "disk" and disk_path is None:
+            disk_path, disk_bytes_max = self.folder / "swap", DISK_BYTES_MAX
+        engine = open_engine(
             model.Settings(
                 run_dir=self.run_dir,
                 algorithm=algorithm,
@@ -102,8 +113,11 @@ class Stage(Stoppable):
                 fault_threads=fault_threads,
                 stop_limit_us=stop_limit_us,
                 crash_at=crash_at,
+                disk_path=disk_path,
+                disk_bytes_max=disk_bytes_max,
             )
         )
+        self._engine = forced(engine, self.tier) if self.tier else engine
         return self._engine
 
     def program(self, name: str) -> str:
@@ -206,7 +220,8 @@ class Stage(Stoppable):
             stats, spaces = engine.stats(), engine.spaces()
             raise CheckFailed(f"left in the pool: {stats.pool_slots} slots, spaces {spaces}")
         if engine.stats().pages_lost:
-            raise CheckFailed(f"pages lost: {engine.stats().pages_lost}")
+            raise CheckFailed(f"pages lost: {engine.stats().pages_lost}; {engine.losses()}")
+        expect_nothing_kept(engine)
         keeper = engine.stats().keeper_pid
         engine.close()
         self._engine = None

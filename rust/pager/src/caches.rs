@@ -16,10 +16,13 @@ use crate::store::Reader;
 use crate::sys::foreign;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Entries noted under a space's lock at a time: some 100 us.
 const BATCH_ENTRIES: usize = 2048;
+
+/// A dictionary prepared for encoding.
+pub type Prepared = Arc<EncodingDictionary>;
 
 /// The caches of an engine.
 #[derive(Default)]
@@ -28,8 +31,8 @@ pub struct Caches {
     pub leaders: Mutex<HashMap<u64, Arc<Leaders>>>,
     /// Interrupted passes by space.
     pub passes: Mutex<HashMap<u64, Pass>>,
-    /// Dictionaries prepared for encoding, by number.
-    compiled: Mutex<HashMap<(u16, Preset), Arc<EncodingDictionary>>>,
+    /// Dictionaries prepared for encoding, by number, and which ones: numbers are given again.
+    compiled: Mutex<HashMap<(u16, Preset), (Weak<Reference>, Prepared)>>,
     /// One thread at a time notes what is stored.
     noting: Mutex<()>,
 }
@@ -45,19 +48,17 @@ impl Caches {
     ///
     /// # Errors
     /// The library has no memory for it.
-    pub fn compile(
-        &self,
-        reference: &Reference,
-        preset: Preset,
-    ) -> Result<Arc<EncodingDictionary>> {
+    pub fn compile(&self, reference: &Arc<Reference>, preset: Preset) -> Result<Prepared> {
         let key = (reference.id, preset);
-        if let Some(known) = self.compiled.lock().get(&key) {
+        if let Some((of, known)) = self.compiled.lock().get(&key)
+            && std::ptr::eq(of.as_ptr(), Arc::as_ptr(reference))
+        {
             return Ok(Arc::clone(known));
         }
         let made = EncodingDictionary::new(Arc::new(reference.memory()), preset)
             .map_err(|error| Error::Internal(error.to_string()))?;
         let made = Arc::new(made);
-        self.compiled.lock().insert(key, Arc::clone(&made));
+        self.compiled.lock().insert(key, (Arc::downgrade(reference), Arc::clone(&made)));
         Ok(made)
     }
 
@@ -113,7 +114,8 @@ impl Caches {
     pub fn memory_bytes(&self) -> u64 {
         let leaders: u64 = self.leaders.lock().values().map(|known| known.memory_bytes()).sum();
         let passes: u64 = self.passes.lock().values().map(Pass::memory_bytes).sum();
-        let compiled: usize = self.compiled.lock().values().map(|known| known.memory_bytes()).sum();
+        let compiled = self.compiled.lock();
+        let compiled: usize = compiled.values().map(|(_, known)| known.memory_bytes()).sum();
         leaders + passes + compiled as u64
     }
 }

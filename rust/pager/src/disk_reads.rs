@@ -4,16 +4,18 @@
 //! toucher sleeps until a reader has the page.  Nothing is lost with us: after a kill the sleeper
 //! is woken, and faults again.
 
-use crate::address::{PAGE_SIZE, PageNumber};
+use crate::address::{PAGE_SIZE, Page, PageNumber};
 use crate::codec::CodecId;
-use crate::disk_tier::DiskKit;
+use crate::disk_tier::{DiskKit, DiskTier};
 use crate::page_table::{Entry, Stored};
+use crate::points;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::stats::increment;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -26,29 +28,65 @@ const IDLE: Duration = Duration::from_millis(200);
 /// A read that failed is tried again this often: a path that comes back, a passing shortage.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
-/// While the program changes its address space, or memory is short.
-const RETRY: Duration = Duration::from_micros(200);
+/// While the program changes its address space, or memory is short: how soon to try again; twice
+/// as long each time, up to the next.
+const RETRY: Duration = Duration::from_micros(500);
+const RETRY_MAX: Duration = Duration::from_millis(8);
+/// The same after a panic.
+const PANIC_MAX: Duration = Duration::from_secs(60);
+
+/// A page that somebody waits for.
+#[derive(Debug)]
+struct Wanted {
+    space: u64,
+    page: PageNumber,
+    asked: Instant,
+    /// When to look at it; meanwhile readers serve others.
+    due: Instant,
+    pause: Duration,
+    /// Read already, but not to be put in place then: trying again costs one call.
+    read: Option<(Stored, Box<Page>)>,
+}
+
+impl Wanted {
+    fn later(self, longest: Duration) -> Self {
+        let due = Instant::now() + self.pause;
+        Self { due, pause: (self.pause * 2).min(longest), ..self }
+    }
+}
 
 /// Pages that somebody waits for.
 #[derive(Debug, Default)]
 pub struct DiskReads {
-    wanted: Mutex<VecDeque<(u64, PageNumber)>>,
+    wanted: Mutex<VecDeque<Wanted>>,
     bell: Condvar,
 }
 
 impl DiskReads {
     /// Let a reader bring a page of a space.
     pub fn ask(&self, space: u64, page: PageNumber) {
-        self.wanted.lock().push_back((space, page));
-        self.bell.notify_one();
+        let now = Instant::now();
+        self.put(Wanted { space, page, asked: now, due: now, pause: RETRY, read: None });
     }
 
-    fn next(&self) -> Option<(u64, PageNumber)> {
+    fn put(&self, new: Wanted) {
         let mut wanted = self.wanted.lock();
-        if wanted.is_empty() {
-            self.bell.wait_for(&mut wanted, IDLE);
+        if !wanted.iter().any(|known| (known.space, known.page) == (new.space, new.page)) {
+            wanted.push_back(new);
+            self.bell.notify_one();
         }
-        wanted.pop_front()
+    }
+
+    fn next(&self) -> Option<Wanted> {
+        let mut wanted = self.wanted.lock();
+        let first = wanted.iter().map(|known| known.due).min();
+        let patience = first.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
+        if !patience.is_zero() {
+            self.bell.wait_for(&mut wanted, patience.min(IDLE));
+        }
+        let now = Instant::now();
+        let place = wanted.iter().position(|known| known.due <= now)?;
+        wanted.remove(place)
     }
 }
 
@@ -60,14 +98,26 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
     (0..READERS)
         .map(|number| {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
-            let name = format!("agentzip-disk{number}");
+            let name = format!("{}-disk{number}", points::FAULT_THREAD);
             std::thread::Builder::new().name(name).spawn(move || {
                 let Ok(mut disk_kit) = DiskKit::new() else { return };
                 let mut kit = Kit::default();
                 while !stop.load(Ordering::Acquire) {
-                    let Some((id, page)) = shared.disk_reads.next() else { continue };
-                    if let Some(space) = shared.space(id) {
-                        bring(&shared, &space, page, &mut kit, &mut disk_kit);
+                    let Some(mut wanted) = shared.disk_reads.next() else { continue };
+                    let Some(space) = shared.space(wanted.space) else { continue };
+                    // One page's bug must not leave all others unread.
+                    let run = || bring(&shared, &space, &mut wanted, &mut kit, &mut disk_kit);
+                    match catch_unwind(AssertUnwindSafe(run)) {
+                        Ok(Answer::Later) => {
+                            increment(&shared.counters.faults_retried);
+                            shared.disk_reads.put(wanted.later(RETRY_MAX));
+                        }
+                        Ok(Answer::Gone) => space.set_gone(),
+                        Ok(Answer::Done) => {}
+                        Err(_) => {
+                            increment(&shared.counters.fault_panics);
+                            shared.disk_reads.put(wanted.later(PANIC_MAX));
+                        }
                     }
                 }
             })
@@ -75,73 +125,100 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
         .collect()
 }
 
+/// A reference to a record, given back also by a panic.
+struct Held<'a> {
+    shared: &'a Shared,
+    stored: Stored,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.shared.store.let_go(&self.stored);
+    }
+}
+
 /// Bring one page, unless it has come home by another way.
-fn bring(shared: &Shared, space: &Space, page: PageNumber, kit: &mut Kit, disk_kit: &mut DiskKit) {
-    let Some(tier) = shared.store.disk() else { return };
-    let Some(stored) = hold(shared, space, page) else {
+fn bring(
+    shared: &Shared,
+    space: &Space,
+    wanted: &mut Wanted,
+    kit: &mut Kit,
+    disk_kit: &mut DiskKit,
+) -> Answer {
+    let page = wanted.page;
+    let Some(tier) = shared.store.disk() else { return Answer::Done };
+    let Some(held) = hold(shared, space, page) else {
         // Somebody else answered, and may have done so before the toucher slept.
         space.descriptor.wake(page.start().0, PAGE_SIZE as u64);
-        return;
+        return Answer::Done;
     };
-    let began = Instant::now();
-    let mut read = tier.read(&stored, disk_kit, &mut kit.page.0);
+    let stored = held.stored;
+    let read = match wanted.read.take() {
+        Some((record, bytes)) if record == stored => Ok(*bytes),
+        _ => read(tier, &stored, disk_kit, &mut kit.page.0).map(|()| kit.page.0),
+    };
+    let mut core = space.core.lock();
+    // What the program did meanwhile comes first.
+    match space.drain(&mut core, shared, kit) {
+        Answer::Done => {}
+        other => {
+            wanted.read = read.ok().map(|bytes| (stored, Box::new(bytes)));
+            return other;
+        }
+    }
+    let entry = space.table.get(page);
+    if entry != Entry::Pooled(stored) {
+        space.descriptor.wake(page.start().0, PAGE_SIZE as u64);
+        return Answer::Done;
+    }
+    let answer = match &read {
+        Ok(bytes) => {
+            let refused = points::pass_or_refuse("fault.decoded");
+            let copy = || space.descriptor.copy(page.start().0, bytes);
+            let installed = refused.unwrap_or_else(copy);
+            points::pass("fault.installed");
+            space.finish(&mut core, shared, (page, &entry), Entry::Kept(stored), installed)
+        }
+        Err(error) => {
+            shared.note_loss(space, page, &format!("the disk tier: {error}"));
+            space.answer_lost(shared, page, &entry)
+        }
+    };
+    if answer == Answer::Done {
+        increment(&shared.counters.faults);
+        increment(&shared.counters.faults_disk);
+        space.faults.fetch_add(1, Ordering::Relaxed);
+        let service = wanted.asked.elapsed().as_nanos();
+        shared.service.record(u64::try_from(service).unwrap_or(u64::MAX));
+    } else if answer == Answer::Later {
+        wanted.read = read.ok().map(|bytes| (stored, Box::new(bytes)));
+    }
+    answer
+}
+
+fn read(
+    tier: &DiskTier,
+    stored: &Stored,
+    kit: &mut DiskKit,
+    page: &mut Page,
+) -> std::io::Result<()> {
+    let mut read = tier.read(stored, kit, page);
     for _ in 1..TRIES {
         if read.is_ok() {
             break;
         }
         std::thread::sleep(PAUSE);
-        read = tier.read(&stored, disk_kit, &mut kit.page.0);
+        read = tier.read(stored, kit, page);
     }
-    let bytes = kit.page.0;
-    loop {
-        let mut core = space.core.lock();
-        // What the program did meanwhile comes first.
-        match space.drain(&mut core, shared, kit) {
-            Answer::Gone => {
-                space.set_gone();
-                break;
-            }
-            Answer::Later => {
-                drop(core);
-                std::thread::sleep(RETRY);
-                continue;
-            }
-            Answer::Done => {}
-        }
-        let entry = space.table.get(page);
-        if entry != Entry::Pooled(stored) {
-            space.descriptor.wake(page.start().0, PAGE_SIZE as u64);
-            break;
-        }
-        let answer = match &read {
-            Ok(()) => {
-                let installed = space.descriptor.copy(page.start().0, &bytes);
-                space.finish(&mut core, shared, (page, &entry), Entry::Kept(stored), installed)
-            }
-            Err(error) => {
-                shared.note_loss(space, page, &format!("the disk tier: {error}"));
-                space.answer_lost(shared, page, &entry)
-            }
-        };
-        if answer != Answer::Later {
-            increment(&shared.counters.faults);
-            increment(&shared.counters.faults_disk);
-            space.faults.fetch_add(1, Ordering::Relaxed);
-            shared.service.record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            break;
-        }
-        drop(core);
-        std::thread::sleep(RETRY);
-    }
-    shared.store.let_go(&stored);
+    read
 }
 
 /// The record of a page, with a reference, if that is still where it is.
-fn hold(shared: &Shared, space: &Space, page: PageNumber) -> Option<Stored> {
+fn hold<'a>(shared: &'a Shared, space: &Space, page: PageNumber) -> Option<Held<'a>> {
     let _core = space.core.lock();
     match space.table.get(page) {
         Entry::Pooled(stored) if stored.codec == CodecId::DISK => {
-            shared.store.share(&stored).is_ok().then_some(stored)
+            shared.store.share(&stored).is_ok().then_some(Held { shared, stored })
         }
         _ => None,
     }

@@ -25,7 +25,7 @@ use aes_gcm_siv::{Aes256GcmSiv, Nonce, Tag};
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -164,6 +164,12 @@ impl DiskTier {
         })?;
         let bytes_max = get(word::BYTES_MAX);
         Ok(Some(Self::new(file, state, bytes_max)))
+    }
+
+    /// The file; open as long as this value lives.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     fn new(file: File, state: SharedMapping, bytes_max: u64) -> Self {

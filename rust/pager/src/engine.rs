@@ -82,7 +82,8 @@ impl Engine {
             Some(estate) => take_over(&shared, estate)?,
             None => Vec::new(),
         };
-        let keeper = Arc::new(Mutex::new(Some(Keeper::start(&run_dir)?)));
+        let swap_file = shared.store.disk().map(DiskTier::file);
+        let keeper = Arc::new(Mutex::new(Some(Keeper::start(&run_dir, swap_file)?)));
         points::pass("takeover.keeper_started");
         if let Some(predecessor) = predecessor {
             predecessor.dismiss();
@@ -119,7 +120,7 @@ impl Engine {
                 let mut round = 0;
                 while !stop.load(Ordering::Acquire) {
                     std::thread::sleep(HOUSEKEEPING);
-                    replace_dead_keeper(&keeper, &run_dir, &restarts, &stop);
+                    replace_dead_keeper(&shared, &keeper, &run_dir, &restarts, &stop);
                     round += 1;
                     if round % SWEEP_ROUNDS == 0 {
                         sweep(&shared);
@@ -438,6 +439,7 @@ fn open_disk(settings: &Settings) -> Result<Option<DiskTier>> {
 }
 
 fn replace_dead_keeper(
+    shared: &Shared,
     keeper: &Mutex<Option<Keeper>>,
     run_dir: &Path,
     restarts: &AtomicU64,
@@ -452,7 +454,7 @@ fn replace_dead_keeper(
     }
     // It shares our descriptors from birth: nothing has to be handed over.  A failure (no memory
     // for a process) is tried again at the next round.
-    if let Ok(started) = Keeper::start(run_dir) {
+    if let Ok(started) = Keeper::start(run_dir, shared.store.disk().map(DiskTier::file)) {
         restarts.fetch_add(1, Ordering::Relaxed);
         *keeper = Some(started);
     }

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,25 +46,29 @@ pub fn socket_path(run_dir: &Path) -> PathBuf {
 }
 
 impl Keeper {
-    /// Start a keeper and put it at the address.
+    /// Start a keeper and put it at the address; it holds the swap file as well.
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn start(run_dir: &Path) -> Result<Self> {
+    pub fn start(run_dir: &Path, swap_file: Option<BorrowedFd<'_>>) -> Result<Self> {
         let path = socket_path(run_dir);
         let draft = run_dir.join(format!("keeper.{}.sock", std::process::id()));
         let failed = Error::os("starting the keeper");
-        Self::start_at(&path, &draft).map_err(failed)
+        Self::start_at(&path, &draft, swap_file).map_err(failed)
     }
 
-    fn start_at(path: &Path, draft: &Path) -> std::io::Result<Self> {
+    fn start_at(
+        path: &Path,
+        draft: &Path,
+        swap_file: Option<BorrowedFd<'_>>,
+    ) -> std::io::Result<Self> {
         let _ = std::fs::remove_file(draft);
         let listener = seqpacket()?;
         bind(&listener, &SocketAddrUnix::new(draft)?)?;
         listen(&listener, 4)?;
         let inode = std::fs::metadata(draft)?.ino();
         let name = CString::new(path.as_os_str().as_bytes())?;
-        let twin = Twin::start(listener.as_fd(), &name, inode)?;
+        let twin = Twin::start(listener.as_fd(), swap_file, &name, inode)?;
         if let Err(error) = std::fs::rename(draft, path) {
             twin.stop();
             return Err(error);

@@ -4,13 +4,15 @@
 
 use crate::address::{ByteAddress, PAGE_SIZE, Page, PageNumber};
 use crate::borrow::Worker;
-use crate::codec::{Encoder, EncodingDictionary, Preset};
+use crate::caches::Prepared;
+use crate::codec::{Encoder, Preset};
 use crate::error::{Error, Result};
 use crate::page_in::bring_home;
 use crate::page_out::PageOutReport;
 use crate::page_table::Entry;
 use crate::passage;
 use crate::points;
+use crate::references::Reference;
 use crate::region;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
@@ -70,8 +72,8 @@ pub struct Mover<'a, 'w> {
     pub(crate) encoded: Box<Page>,
     pub(crate) pages: Vec<u8>,
     pub(crate) gave_up_kept: bool,
-    /// What warm pages are encoded with, by number; `None` encodes each page alone.
-    pub(crate) dictionary: Option<(u16, Arc<EncodingDictionary>)>,
+    /// What warm pages are encoded with; `None` encodes each page alone.
+    pub(crate) dictionary: Option<(Arc<Reference>, Prepared)>,
 }
 
 /// One move call: a part of a piece, the slot of its first page, and which of it is resident.
@@ -453,13 +455,11 @@ impl<'a, 'w> Mover<'a, 'w> {
     }
 }
 
-/// The dictionary chosen for a space, prepared.  One that has gone meanwhile is as none.
-fn warm_dictionary(
-    shared: &Shared,
-    space: &Space,
-) -> Result<Option<(u16, Arc<EncodingDictionary>)>> {
+/// The dictionary chosen for a space, prepared.  One that has gone meanwhile is as none; this one
+/// is held, so that it does not go before the first page names it.
+fn warm_dictionary(shared: &Shared, space: &Space) -> Result<Option<(Arc<Reference>, Prepared)>> {
     let number = space.table.dictionary();
     let Some(reference) = shared.store.references.get(number) else { return Ok(None) };
     let compiled = shared.caches.compile(&reference, Preset::Warm)?;
-    Ok(Some((number, compiled)))
+    Ok(Some((reference, compiled)))
 }

@@ -85,12 +85,12 @@ impl Mover<'_, '_> {
 
     /// Encode one page into `self.encoded`: how, what it needs, and how many bytes.
     fn encode_bytes(&mut self, page: &Page) -> (CodecId, Head, usize) {
-        if let Some((number, dictionary)) = &self.dictionary
+        if let Some((reference, dictionary)) = &self.dictionary
             && !looks_incompressible(page)
             && let Some(length) =
                 self.encoder.encode_dictionary(dictionary, page, &mut self.encoded[..])
         {
-            return (CodecId::DICT, Head::dictionary(*number), length);
+            return (CodecId::DICT, Head::dictionary(reference.id), length);
         }
         let (codec, length) = self.encoder.encode(page, &mut self.encoded);
         (codec, Head::default(), length)

@@ -164,6 +164,7 @@ fn run(
     let mut squeezer = Squeezer::new(request.tier.preset())?;
     shared.caches.remember_contents(shared);
     let mut pass = begin(shared, space, request)?;
+    let involved = [Some(space), peer].into_iter().flatten().map(Space::id);
     let peer = match peer {
         Some(peer) if peer.header.domain != space.header.domain => {
             let problem = "it belongs to another trust domain".to_owned();
@@ -189,6 +190,12 @@ fn run(
     } else {
         shared.caches.passes.lock().insert(space.id(), pass);
     }
+    // Who was forgotten meanwhile will not be a second time: its slots would stay for ever.
+    for id in involved {
+        if shared.space(id).is_none() {
+            shared.caches.forget(id);
+        }
+    }
     Ok(report)
 }
 
@@ -196,7 +203,7 @@ fn run(
 fn begin(shared: &Shared, space: &Space, request: Request) -> Result<Pass> {
     let known = shared.caches.passes.lock().remove(&space.id());
     let asked = |pass: &Pass| {
-        let number = pass.recipe.dictionary.as_ref().map(|(number, _)| *number);
+        let number = pass.recipe.dictionary.as_ref().map(|(reference, _)| reference.id);
         pass.tier == request.tier && (request.dictionary.is_none() || number == request.dictionary)
     };
     if let Some(pass) = known.filter(asked) {
@@ -208,7 +215,7 @@ fn begin(shared: &Shared, space: &Space, request: Request) -> Result<Pass> {
         .map(|number| {
             let reference = dictionary_for(shared, space, number)?;
             let compiled = shared.caches.compile(&reference, preset)?;
-            Ok::<_, Error>((number, compiled))
+            Ok::<_, Error>((reference, compiled))
         })
         .transpose()?;
     let layout = match request.tier {

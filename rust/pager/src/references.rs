@@ -11,7 +11,7 @@ use crate::codec::DecodingDictionary;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::sys::sealed::SealedBytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -119,7 +119,10 @@ impl AsRef<[u8]> for ContentBytes {
 /// All references of an engine.
 #[derive(Debug, Default)]
 pub struct References {
+    /// Fault threads read this list: what takes long happens before it is locked for a change.
     all: RwLock<BTreeMap<u16, Arc<Reference>>>,
+    /// One is made at a time; the number given out last.  Numbers are used again as late as can be.
+    last_id: Mutex<u16>,
 }
 
 impl References {
@@ -159,25 +162,35 @@ impl References {
     }
 
     fn add(&self, kind: u16, bytes: &[u8], name: &str, domain: u64) -> Result<Arc<Reference>> {
-        let mut all = self.all.write();
+        let mut last_id = self.last_id.lock();
         let same = |known: &&Arc<Reference>| {
             known.is_dictionary() == (kind == KIND_DICTIONARY)
                 && known.domain == domain
+                && !known.is_dropped()
                 && known.bytes() == bytes
         };
-        if let Some(known) = all.values().find(same) {
+        if let Some(known) = self.list().iter().find(same) {
             return Ok(Arc::clone(known));
         }
-        let free = (1..=u16::MAX).find(|id| !all.contains_key(id));
-        let id = free.ok_or_else(|| Error::Internal("65535 dictionaries are in use".to_owned()))?;
+        let id = self
+            .free_id(*last_id)
+            .ok_or_else(|| Error::Internal("65535 dictionaries are in use".to_owned()))?;
+        *last_id = id;
         let whole = [&header(kind, id, domain, name, bytes), bytes].concat();
         let sealed = SealedBytes::create(MEMFD_NAME, &whole)
             .map_err(Error::os("making a dictionary's memory"))?;
         let reference = Arc::new(open(sealed)?.ok_or_else(|| {
             Error::Internal("a dictionary just written cannot be read".to_owned())
         })?);
-        all.insert(id, Arc::clone(&reference));
+        self.all.write().insert(id, Arc::clone(&reference));
         Ok(reference)
+    }
+
+    /// The first number after `last` that nothing has.
+    fn free_id(&self, last: u16) -> Option<u16> {
+        let all = self.all.read();
+        let after = (last..u16::MAX).map(|id| id + 1);
+        after.chain(1..=last).find(|id| !all.contains_key(id))
     }
 
     /// Takes a reference that another engine left behind.  One that was never completed is dropped.
@@ -187,6 +200,8 @@ impl References {
     pub fn take_over(&self, descriptor: OwnedFd) -> Result<()> {
         let Ok(sealed) = SealedBytes::map(descriptor) else { return Ok(()) };
         if let Some(reference) = open(sealed)? {
+            let mut last_id = self.last_id.lock();
+            *last_id = (*last_id).max(reference.id);
             self.all.write().insert(reference.id, Arc::new(reference));
         }
         Ok(())

@@ -2,7 +2,8 @@
 
 use crate::address::{PAGE_SIZE, Page};
 use crate::blob::{Head, LEADERS_MAX, Leader};
-use crate::codec::{Algorithm, CodecId, Encoder, EncodingDictionary, Preset};
+use crate::caches::Prepared;
+use crate::codec::{Algorithm, CodecId, Encoder, Preset};
 use crate::error::{Error, Result};
 use crate::leaders::Leaders;
 use crate::page_table::Stored;
@@ -22,8 +23,8 @@ const BLOB_MAX: usize = PAGE_SIZE - 64;
 pub struct Recipe {
     /// Levels of the frames.
     pub preset: Preset,
-    /// Dictionary of independent frames, by number.
-    pub dictionary: Option<(u16, Arc<EncodingDictionary>)>,
+    /// Dictionary of independent frames; held, so that it cannot go before its first page.
+    pub dictionary: Option<(Arc<Reference>, Prepared)>,
     /// How addresses are normalised.
     pub layout: Option<Arc<Reference>>,
     /// Whether pages may be differences to others.
@@ -115,7 +116,7 @@ impl Squeezer {
                 self.put(store, recipe, domain, CodecId::DELTA, head, delta, old, page)
             }
             (Some(alone), _) => {
-                let number = recipe.dictionary.as_ref().map_or(0, |(number, _)| *number);
+                let number = recipe.dictionary.as_ref().map_or(0, |(reference, _)| reference.id);
                 let head = match recipe.codec() {
                     CodecId::COLD => Head::cold(number, recipe.layout_number()),
                     _ => Head::dictionary(number),

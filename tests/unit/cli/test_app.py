@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentzip import errors, pager
+from agentzip import errors, pager, selftest
 from agentzip.cli import main
 from agentzip.cli.app import exit_codes
 from agentzip.control import ControlServer
@@ -115,6 +115,7 @@ def test_an_error_with_json_is_an_object(run_dir: Path, capsys: pytest.CaptureFi
         (["daemon", "--level", "99"], "level"),
         (["demo", "--sandboxes", "0"], "--sandboxes"),
         (["selftest", "--suite", "none"], "--suite"),
+        (["selftest", "--tier", "lukewarm"], "--tier"),
     ],
 )
 def test_bad_input_names_the_field(
@@ -205,3 +206,32 @@ def test_no_words_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Calling it bare is a question, not a mistake."""
     assert 0 == main([])
     assert "Usage: agentzip" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "suites", "tier"),
+    [
+        ([], selftest.SUITES, None),
+        (["--suite", "all", "--tier", "disk"], selftest.SUITES, "disk"),
+        (["--suite", "exact", "--tier", "cold"], ("exact",), "cold"),
+    ],
+)
+def test_the_self_test_runs_what_was_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    suites: tuple[str, ...],
+    tier: str | None,
+) -> None:
+    """Suites by name, `all` means all, and the tier is one that checks know."""
+    asked = []
+
+    def run(suites: tuple[str, ...], *, tier: str | None) -> list[selftest.Result]:
+        asked.append((suites, tier))
+        return [selftest.Result("exact/canary", "exact", passed=True)]
+
+    monkeypatch.setattr(selftest, "run", run)
+
+    assert 0 == call(tmp_path, "selftest", *words)
+    assert [(suites, tier)] == asked
+    assert tier in {None, *selftest.TIERS}

@@ -40,6 +40,8 @@ const PATH_BYTES: usize = 108;
 struct Post {
     engine: RawFd,
     listener: RawFd,
+    /// The swap file: nothing of its name tells that it is ours.  -1 for none.
+    swap_file: RawFd,
     path: [u8; PATH_BYTES],
     inode: u64,
     /// An address in the starting thread's local storage.
@@ -58,11 +60,17 @@ pub struct Twin {
 
 impl Twin {
     /// Start one.  `listener` is bound to `path`, whose inode number is `inode`; the twin ends
-    /// itself when orphaned while the path leads to somebody else.
+    /// itself when orphaned while the path leads to somebody else.  `swap_file` stays open as long
+    /// as the engine lives.
     ///
     /// # Errors
     /// The kernel's answer to clone or pidfd_open.
-    pub fn start(listener: BorrowedFd<'_>, path: &CStr, inode: u64) -> io::Result<Self> {
+    pub fn start(
+        listener: BorrowedFd<'_>,
+        swap_file: Option<BorrowedFd<'_>>,
+        path: &CStr,
+        inode: u64,
+    ) -> io::Result<Self> {
         let own = rustix::process::getpid();
         let engine = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty())?;
         let mut bytes = [0u8; PATH_BYTES];
@@ -72,6 +80,7 @@ impl Twin {
         let post = Post {
             engine: engine.as_raw_fd(),
             listener: listener.as_raw_fd(),
+            swap_file: swap_file.map_or(-1, |file| file.as_raw_fd()),
             path: bytes,
             inode,
             // SAFETY: only the address is used.
@@ -120,8 +129,9 @@ impl Twin {
 }
 
 /// Whether a descriptor belongs to the pager's state, judged by what /proc says it is.
-fn is_state(link: &[u8]) -> bool {
-    link == b"anon_inode:[userfaultfd]" || link.starts_with(b"/memfd:agentzip:")
+fn is_state(number: RawFd, link: &[u8], post: &Post) -> bool {
+    let named = link == b"anon_inode:[userfaultfd]" || link.starts_with(b"/memfd:agentzip:");
+    named || number == post.swap_file
 }
 
 fn keep(post: &Post) -> ! {
@@ -153,8 +163,8 @@ fn keep(post: &Post) -> ! {
             // The engine closed our socket.  Without anything to keep we are of no use; with it we
             // must stay, or its owners would read zeros.
             let mut kept = 0;
-            let _ = for_each_descriptor(|_, link| {
-                kept += usize::from(is_state(link));
+            let _ = for_each_descriptor(|number, link| {
+                kept += usize::from(is_state(number, link, post));
                 Ok(())
             });
             if kept == 0 {
@@ -200,7 +210,8 @@ fn serve(connection: BorrowedFd<'_>, orphaned: bool, post: &Post) {
 fn send_state(connection: BorrowedFd<'_>, post: &Post) -> Result<(), Errno> {
     let failed = |_| Errno::IO;
     for_each_descriptor(|number, link| {
-        if number == post.listener || number == connection.as_raw_fd() || !is_state(link) {
+        let ours = number == post.listener || number == connection.as_raw_fd();
+        if ours || !is_state(number, link, post) {
             return Ok(());
         }
         let mut message = [MORE, 0, 0, 0, 0];
@@ -217,7 +228,7 @@ fn close_all_but_state(post: &Post) {
     for _ in 0..16 {
         let mut closed = 0;
         let _ = for_each_descriptor(|number, link| {
-            if number != post.listener && !is_state(link) {
+            if number != post.listener && !is_state(number, link, post) {
                 // SAFETY: nobody else uses this table any more; the value is dropped at once.
                 drop(unsafe { OwnedFd::from_raw_fd(number) });
                 closed += 1;
