@@ -9,6 +9,7 @@ use crate::address::PAGE_SIZE;
 use crate::borrow::{Worker, with_worker};
 use crate::error::{Error, Result};
 use crate::page_in::bring_all_home;
+use crate::page_out::{WORKER_PATIENCE, await_worker};
 use crate::passage;
 use crate::points;
 use crate::region;
@@ -119,14 +120,17 @@ pub fn attach(shared: &Shared, target: &Target, kinship: Kinship) -> Result<Atta
     let table = Table::create(&header, Phase::Attaching)?;
     points::pass("attach.table_made");
     let made = with_worker(target, &memory, shared.settings.limits(), |worker| {
+        table.set_worker(worker.thread());
         Ok((make_descriptor(worker, &header.area)?, worker.loan.stop))
     });
     if made.is_err() {
+        await_worker(&table, Instant::now() + WORKER_PATIENCE);
         // Nothing of ours stays in a target that was not attached; if this fails too, it is gone.
-        let _ = unmap_area(shared, target, &memory, &header.area);
+        let _ = unmap_area(shared, target, &memory, &table);
     }
     let (descriptor, stop) = made?;
     shared.stop.record(u64::try_from(stop.as_nanos()).unwrap_or(u64::MAX));
+    table.set_worker(0);
     table.set_descriptor_inode(inode_of(&descriptor));
     table.set_phase(Phase::Attached);
     points::pass("attach.published");
@@ -241,12 +245,31 @@ pub fn detach(shared: &Shared, space: &Space, memory_floor: u64) -> Result<Detac
         Err(error) => return Err(error),
     }
     points::pass("detach.area_unmapped");
+    unwatch(space);
     shared.forget(space);
     space.set_gone();
     points::pass("detach.closed");
     report.complete = true;
     report.elapsed = begin.elapsed();
     Ok(report)
+}
+
+/// Stop watching a target whose pages are all home.
+///
+/// Closing the descriptor does that as well, but whoever looks at the space just now keeps it open,
+/// and then the program would wait for answers to its events from nobody.
+pub fn unwatch(space: &Space) {
+    let Ok(text) = target::read_maps(space.header.pid, false) else { return };
+    let core = space.core.lock();
+    if space.pages_away() > 0 {
+        return;
+    }
+    for region in region::parse(&text).iter().filter(|region| region.is_watchable()) {
+        for range in space.watched(&core, region.range.clone()) {
+            // Another's, or gone by now: none of ours.
+            let _ = space.descriptor.unregister(range.start, range.end - range.start);
+        }
+    }
 }
 
 /// Unmap our area; does nothing if it is not there.
@@ -263,7 +286,7 @@ pub fn take_area_out(shared: &Shared, space: &Space) -> Result<Duration> {
     // An unwatched mapping can be removed without an event that somebody must read.
     let _ = space.descriptor.unregister(watched, area.end - watched);
     let Some(memory) = space.memory.as_ref() else { return Ok(Duration::ZERO) };
-    let stop = unmap_area(shared, &target, memory, area)?;
+    let stop = unmap_area(shared, &target, memory, &space.table)?;
     space.table.clear_area();
     Ok(stop)
 }
@@ -273,8 +296,9 @@ fn unmap_area(
     shared: &Shared,
     target: &Target,
     memory: &ForeignMemory,
-    area: &Range<u64>,
+    table: &Table,
 ) -> Result<Duration> {
+    let area = &table.header().area;
     let regions = region::parse(&target::read_maps(target.pid, false)?);
     let parts: Vec<Range<u64>> = regions
         .iter()
@@ -284,7 +308,9 @@ fn unmap_area(
     if parts.is_empty() {
         return Ok(Duration::ZERO);
     }
-    with_worker(target, memory, shared.settings.limits(), |worker| {
+    let unmapped = with_worker(target, memory, shared.settings.limits(), |worker| {
+        // Should we die: whoever goes on must not use the area before this worker has ended.
+        table.set_worker(worker.thread());
         for part in &parts {
             let arguments = [part.start, part.end - part.start, 0, 0, 0, 0];
             worker
@@ -292,5 +318,9 @@ fn unmap_area(
                 .map_err(Error::os("unmapping the area in the target"))?;
         }
         Ok(worker.loan.stop)
-    })
+    });
+    if unmapped.is_ok() {
+        table.set_worker(0);
+    }
+    unmapped
 }

@@ -38,8 +38,9 @@ pub struct CompactReport {
 /// One compaction in progress.
 struct Compaction<'a> {
     store: &'a Store,
-    /// Slots with several references that have moved: where to.  The new slot is held meanwhile.
-    moved: HashMap<u64, Stored>,
+    /// Slots with several references that have moved: what they were, and where to.  Both are held
+    /// meanwhile: a former slot that somebody used again would be taken for what it was.
+    moved: HashMap<u64, (Stored, Stored)>,
     blob: Box<Page>,
     report: CompactReport,
     /// The cap leaves no room for copies.
@@ -70,8 +71,9 @@ pub fn compact(shared: &Shared, budget: Option<Duration>) -> CompactReport {
         }
     }
     let Compaction { moved, mut report, full, .. } = compaction;
-    for stored in moved.values() {
-        store.let_go(stored);
+    for (old, new) in moved.values() {
+        store.let_go(old);
+        store.let_go(new);
     }
     store.end_compaction();
     foreign::background(false);
@@ -132,7 +134,7 @@ impl Compaction<'_> {
         if stored.codec == CodecId::DISK {
             return None;
         }
-        if let Some(new) = self.moved.get(&stored.offset) {
+        if let Some((_, new)) = self.moved.get(&stored.offset) {
             let new = Stored { checksum: stored.checksum, ..*new };
             return self.store.share(&new).is_ok().then_some(new);
         }
@@ -160,8 +162,11 @@ impl Compaction<'_> {
         }
         let new = new?;
         // Others that name the old slot must find the new one; held until the end.
-        if self.store.refs(stored) > 1 && self.store.share(&new).is_ok() {
-            self.moved.insert(stored.offset, new);
+        if self.store.refs(stored) > 1
+            && self.store.share(stored).is_ok()
+            && self.store.share(&new).is_ok()
+        {
+            self.moved.insert(stored.offset, (*stored, new));
         }
         Some(new)
     }

@@ -10,7 +10,7 @@ use crate::fault_loop;
 use crate::features;
 use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
-use crate::page_out::{PageOutReport, page_out};
+use crate::page_out::{PageOutReport, await_worker, page_out};
 use crate::points;
 use crate::recode::{self, RecodeReport, dictionary_for, recode};
 use crate::references::Reference;
@@ -475,6 +475,7 @@ fn sweep(shared: &Shared) {
         if let Some(mut core) = space.core.try_lock()
             && core.unsettled
             && let Some(_operation) = space.operation.try_lock()
+            && await_worker(&space.table, Instant::now())
         {
             space.settle(&mut core, shared, &mut Kit::default());
         }

@@ -22,7 +22,7 @@ use crate::points;
 use crate::region::{self, Region};
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
-use crate::space::Space;
+use crate::space::{Space, Table};
 use crate::target::{self, Target};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -32,6 +32,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Present ranges with at most this many missing pages between them are moved by one call; a call
 /// costs about as much as moving a hundred pages.
 const GAP_PAGES: u64 = 32;
+
+/// How long a worker may take to finish its last call on a busy host.
+pub const WORKER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a page out did.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +84,7 @@ pub fn page_out(
     let begin = Instant::now();
     let _operation = space.operation.lock();
     let target = space.target()?;
+    finish_former(shared, space)?;
     let known = space.core.lock().quarantine.len();
     if known > 0 {
         let looks = target::look_at_threads(target.pid);
@@ -94,10 +98,8 @@ pub fn page_out(
         return Ok(report);
     }
     let memory = space.memory.as_ref().ok_or(Error::NotAttached(target.pid))?;
-    let mut worker_thread = 0;
     let result = with_worker(&target, memory, shared.settings.limits(), |worker| {
-        worker_thread = worker.thread();
-        space.table.set_worker(worker_thread);
+        space.table.set_worker(worker.thread());
         report.stop = worker.loan.stop;
         shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
         if !is_mapped(&space.header.area, &regions) {
@@ -110,10 +112,12 @@ pub fn page_out(
         space.table.set_worker(0);
     }
     if result.is_err() || space.core.lock().unsettled {
-        wait_for_end(target.pid, worker_thread);
+        let ended = await_worker(&space.table, Instant::now() + WORKER_PATIENCE);
         let mut core = space.core.lock();
         core.unsettled = true;
-        space.settle(&mut core, shared, &mut Kit::default());
+        if ended {
+            space.settle(&mut core, shared, &mut Kit::default());
+        }
     }
     // Faults that this thread read while it had the lock, and could not answer, are the fault
     // thread's again.
@@ -129,6 +133,22 @@ pub fn page_out(
     }
 }
 
+/// What a former page out left unsettled comes first: its pages are in the staging area, which the
+/// next one begins by emptying.
+fn finish_former(shared: &Shared, space: &Space) -> Result<()> {
+    let ended = await_worker(&space.table, Instant::now() + WORKER_PATIENCE);
+    let mut core = space.core.lock();
+    let staged = space.table.counts().staged > 0;
+    if ended && !core.unsettled && !staged {
+        return Ok(());
+    }
+    if ended && space.settle(&mut core, shared, &mut Kit::default()) == Answer::Done {
+        return Ok(());
+    }
+    let why = "a page out that was cut short is not settled yet".to_owned();
+    Err(Error::TargetBusy { pid: space.header.pid, why })
+}
+
 /// Whether our area is in the target: a program can unmap it, and so can the last call of a detach
 /// that was cut short.
 fn is_mapped(area: &Range<u64>, regions: &[Region]) -> bool {
@@ -140,14 +160,23 @@ fn is_mapped(area: &Range<u64>, regions: &[Region]) -> bool {
     covered == area.end - area.start
 }
 
-/// The worker of a failed step finishes its call and exits by itself; nothing moves after that.
-pub fn wait_for_end(pid: i32, thread: i32) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while std::path::Path::new(&format!("/proc/{pid}/task/{thread}")).exists()
-        && Instant::now() < deadline
-    {
+/// The worker of a failed step, or of a dead engine, finishes its call and exits by itself; nothing
+/// moves and nothing is unmapped after that.  False if it has not by `deadline`: then what is in the
+/// staging area must be left alone.
+pub fn await_worker(table: &Table, deadline: Instant) -> bool {
+    let (pid, thread) = (table.header().pid, table.worker());
+    if thread == 0 {
+        return true;
+    }
+    let path = format!("/proc/{pid}/task/{thread}");
+    while std::path::Path::new(&path).exists() {
+        if Instant::now() >= deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_micros(200));
     }
+    table.set_worker(0);
+    true
 }
 
 /// Watch all that can be watched, and list what is resident and may leave.
@@ -206,9 +235,12 @@ fn watch(shared: &Shared, space: &Space, regions: &[Region]) -> Result<HashSet<u
         let fresh = region::subtract(range.clone(), &known);
         // Before it is watched: an engine that takes over must know it.
         fresh.iter().for_each(|part| space.table.note_fresh(part));
-        // Somebody else's userfaultfd may be there (EBUSY), or another kind of mapping by now.
-        let is_watched = fresh.is_empty()
-            || space.descriptor.register(range.start, range.end - range.start).is_ok();
+        // What is watched already may be watched by somebody else: the program itself, or a
+        // descriptor of a former attach that is not closed everywhere yet (a keeper that is ending,
+        // a thread that looks at the old space).  Only the kernel knows, and says EBUSY; for what
+        // is ours it does nothing.  Pages moved from under another's watch would read as zeros as
+        // soon as that is closed.
+        let is_watched = space.descriptor.register(range.start, range.end - range.start).is_ok();
         if is_watched {
             watched.insert(range.start);
             core.fresh.extend(fresh);

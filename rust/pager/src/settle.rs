@@ -61,6 +61,10 @@ impl Space {
                 // An event or a fault dealt with it.
                 return Answer::Done;
             }
+            if self.memory.is_none() && self.header.pid != 0 {
+                // Not to be read now; that says nothing about where the page is.
+                return Answer::Later;
+            }
             if !self.read_slot(slot, &mut kit.page.0) {
                 self.come_home(core, shared, page, &entry);
                 self.descriptor.wake(address, PAGE_SIZE as u64);
@@ -84,6 +88,8 @@ impl Space {
                     if self.drain(core, shared, kit) == Answer::Gone {
                         return Answer::Gone;
                     }
+                    // Who makes the change may be waiting for a processor.
+                    std::thread::sleep(Duration::from_micros(50));
                 }
                 Install::NoMemory | Install::Failed(_) => {
                     std::thread::sleep(Duration::from_micros(100));

@@ -7,13 +7,13 @@
 //! does a new keeper take the old one's place.
 
 use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
-use crate::attach::take_area_out;
+use crate::attach::{take_area_out, unwatch};
 use crate::disk_tier::{self, DiskTier};
 use crate::error::{Error, Result};
 use crate::events::Settled;
 use crate::keeper::Inheritance;
 use crate::page_in::bring_all_home;
-use crate::page_out::wait_for_end;
+use crate::page_out::{WORKER_PATIENCE, await_worker};
 use crate::page_table::Entry;
 use crate::points;
 use crate::references::{self, References};
@@ -30,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often to look for events that are still open before leaving them to the fault threads.
 const EVENT_TRIES: usize = 400;
@@ -239,12 +239,12 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
         space.set_gone();
         return;
     }
-    if space.table.worker() != 0 {
-        wait_for_end(space.header.pid, space.table.worker());
-        space.table.set_worker(0);
-    }
+    let ended = await_worker(&space.table, Instant::now() + WORKER_PATIENCE);
     let mut core = space.core.lock();
     core.unsettled = true;
+    if !ended {
+        return;
+    }
     // On `Later` it stays unsettled, and the housekeeper tries again.
     if space.settle(&mut core, shared, kit) == Answer::Gone {
         return;
@@ -264,6 +264,7 @@ fn finish_detach(shared: &Shared, space: &Space) {
         regions.iter().any(|region| region.range.start < area.end && area.start < region.range.end)
     });
     if !inside && bring_all_home(shared, space, 0).is_ok() {
+        unwatch(space);
         shared.forget(space);
         space.set_gone();
     } else {
@@ -274,6 +275,8 @@ fn finish_detach(shared: &Shared, space: &Space) {
 /// An attach that was not completed: take our area out of the target, if it got that far.
 fn abandon(shared: &Shared, table: Table) {
     let Ok(descriptor) = Userfaultfd::for_self() else { return };
+    // Its last call may be the one that maps the area.
+    await_worker(&table, Instant::now() + WORKER_PATIENCE);
     let space = reopen(table, descriptor);
     // The target may be gone; then there is nothing to take out.
     let _ = take_area_out(shared, &space);
