@@ -11,9 +11,9 @@
 //!   it is never answered with the bytes of another.
 //!
 //! Shape: a tree of four levels over the 47-bit address space (root 13, two mids of 8, leaf 6
-//! bits). A leaf covers 256 KiB in 1 KiB of table, 0.4 % of the memory it describes. Nodes are small
-//! and lie together, because some programs scatter their memory: V8 asks for each chunk of 256 KiB
-//! at a random address, and a chunk alone costs 5 KiB here.
+//! bits). A leaf covers 256 KiB in 1 KiB of table, 0.4 % of the memory it describes. Nodes are
+//! small and lie together, because some programs scatter their memory: V8 asks for each chunk of
+//! 256 KiB at a random address, and a chunk alone costs 5 KiB here.
 //!
 //! One writer at a time: the caller holds its lock around everything but [`PageTable::get`] and
 //! [`PageTable::counts`], which any thread may call at any moment and which take no lock.

@@ -121,7 +121,8 @@ impl Squeezer {
                     CodecId::COLD => Head::cold(number, recipe.layout_number()),
                     _ => Head::dictionary(number),
                 };
-                let stored = self.put(store, recipe, domain, recipe.codec(), head, alone, old, page);
+                let stored =
+                    self.put(store, recipe, domain, recipe.codec(), head, alone, old, page);
                 if let (Some(stored), Some(sketch)) = (&stored, &sketch) {
                     candidates.own.add(stored, sketch);
                 }
