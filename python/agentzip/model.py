@@ -17,8 +17,10 @@ from agentzip.errors import InvalidSetting
 __all__ = [
     "ALGORITHMS",
     "MEMORY_FLOOR_BYTES",
+    "Analysis",
     "AttachReport",
     "CensusRow",
+    "ClassForecast",
     "CompactReport",
     "DetachReport",
     "DictionaryInfo",
@@ -31,6 +33,7 @@ __all__ = [
     "Settings",
     "SpaceStatus",
     "SpillReport",
+    "Stay",
     "TargetInfo",
     "Training",
     "from_mapping",
@@ -309,6 +312,48 @@ class Region:
     out_bytes: int
     movable: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassForecast:
+    """What is to be expected of one class of memory of a process."""
+
+    class_name: str
+    resident_bytes: int
+    movable_bytes: int
+    pages: int
+    pages_sampled: int
+    pages_same_filled: int
+    pages_raw: int
+    pages_equal: int
+    stored_bytes: int
+    stored_bytes_dictionary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Memory of a process that may not leave, and why."""
+
+    reason: str
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is to be expected of a page out of a process."""
+
+    pid: int
+    command: str
+    rss_bytes: int
+    pss_bytes: int
+    leaving_pss_bytes: int
+    pool_bytes: int
+    pool_bytes_dictionary: int
+    table_bytes: int
+    dictionary_bytes: int
+    classes: list[ClassForecast]
+    stays: list[Stay]
+    cpu_us: float
 
 
 @dataclass(frozen=True, slots=True)

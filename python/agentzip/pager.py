@@ -7,13 +7,23 @@ The native module is imported on first use, not at import time, so that `agentzi
 `agentzip doctor` and the unit tests work where it is missing or was built for another machine.
 """
 
+from dataclasses import fields
 from types import ModuleType
 from typing import Protocol
 
 from agentzip import model
 from agentzip.errors import InternalError
 
-__all__ = ["Pager", "crash_points", "describe", "features", "open_engine", "page_size", "regions"]
+__all__ = [
+    "Pager",
+    "analyze",
+    "crash_points",
+    "describe",
+    "features",
+    "open_engine",
+    "page_size",
+    "regions",
+]
 
 
 class Pager(Protocol):
@@ -256,6 +266,17 @@ def open_engine(settings: model.Settings) -> Pager:
         InternalError: the native module is missing or does not load.
     """
     return _NativePager(settings)
+
+
+def analyze(
+    pid: int, *, algorithm: str = "zstd", level: int = 3, pages_max: int = 2_000
+) -> model.Analysis:
+    """Sample a live process without attaching: what a page out would gain, by class."""
+    found = _native_module().analyze(pid, algorithm=algorithm, level=level, pages_max=pages_max)
+    values = {field.name: getattr(found, field.name) for field in fields(model.Analysis)}
+    values["classes"] = [model.from_object(model.ClassForecast, row) for row in found.classes]
+    values["stays"] = [model.from_object(model.Stay, stay) for stay in found.stays]
+    return model.Analysis(**values)
 
 
 def describe(pid: int) -> model.TargetInfo:

@@ -12,8 +12,10 @@ from agentzip.errors import InvalidSetting
 from agentzip.testing import FakeEngine
 
 REPORTS = (
+    model.Analysis,
     model.AttachReport,
     model.CensusRow,
+    model.ClassForecast,
     model.CompactReport,
     model.DetachReport,
     model.DictionaryInfo,
@@ -25,6 +27,7 @@ REPORTS = (
     model.Region,
     model.SpaceStatus,
     model.SpillReport,
+    model.Stay,
     model.TargetInfo,
     model.Training,
 )

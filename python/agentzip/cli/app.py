@@ -12,6 +12,7 @@ import typer
 
 from agentzip import errors
 from agentzip.cli import (
+    analysis,
     checks,
     configuration,
     dictionary,
@@ -96,6 +97,7 @@ launch.register(app)
 targets.register(app)
 trim.register(app)
 stats.register(app)
+analysis.register(app)
 checks.register(app)
 dictionary.register(app)
 configuration.register(app)

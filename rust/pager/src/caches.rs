@@ -24,6 +24,9 @@ const BATCH_ENTRIES: usize = 2048;
 /// A dictionary prepared for encoding.
 pub type Prepared = Arc<EncodingDictionary>;
 
+/// A prepared dictionary and which one it was made from.
+type Known = (Weak<Reference>, Prepared);
+
 /// The caches of an engine.
 #[derive(Default)]
 pub struct Caches {
@@ -32,7 +35,7 @@ pub struct Caches {
     /// Interrupted passes by space.
     pub passes: Mutex<HashMap<u64, Pass>>,
     /// Dictionaries prepared for encoding, by number, and which ones: numbers are given again.
-    compiled: Mutex<HashMap<(u16, Preset), (Weak<Reference>, Prepared)>>,
+    compiled: Mutex<HashMap<(u16, Preset), Known>>,
     /// One thread at a time notes what is stored.
     noting: Mutex<()>,
 }

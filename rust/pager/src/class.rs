@@ -17,7 +17,7 @@ use by_mapping::{Guess, guesses};
 use sign::Sign;
 use std::ops::Range;
 
-pub use source::{Source, of_process, of_space};
+pub use source::{Resident, Source, of_process, of_space};
 
 /// Class of memory, for decisions and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +81,7 @@ const POOL_BYTES: u64 = 16 << 10;
 const ARRAY_MIN: u64 = 128 << 10;
 
 /// What each of `regions` (all of one process, in order) holds.
+#[must_use]
 pub fn classify(regions: &[Region], source: &mut impl Source) -> Vec<Class> {
     let mut reads = 0;
     let mut page: Box<Page> = Box::new([0; PAGE_SIZE]);

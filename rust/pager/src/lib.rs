@@ -8,6 +8,8 @@
 
 /// Page numbers and byte addresses.
 pub mod address;
+/// What a page out would gain, without an attach.
+pub mod analyze;
 /// Borrow a process and give it back as it was found.
 pub mod attach;
 /// What a stored page needs beside its frame.
@@ -78,6 +80,8 @@ pub mod recode;
 pub mod references;
 /// What a process has mapped, and which of it may leave.
 pub mod region;
+/// Which pages to look at.
+pub mod sample;
 /// Answers to faults and events of one space.
 pub mod serve;
 /// Staged pages home, whatever happened.

@@ -161,8 +161,8 @@ fn is_mapped(area: &Range<u64>, regions: &[Region]) -> bool {
 }
 
 /// The worker of a failed step, or of a dead engine, finishes its call and exits by itself; nothing
-/// moves and nothing is unmapped after that.  False if it has not by `deadline`: then what is in the
-/// staging area must be left alone.
+/// moves and nothing is unmapped after that.  False if it has not by `deadline`: then what is in
+/// the staging area must be left alone.
 pub fn await_worker(table: &Table, deadline: Instant) -> bool {
     let (pid, thread) = (table.header().pid, table.worker());
     if thread == 0 {

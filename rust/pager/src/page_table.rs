@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::address::{PAGES_END, PageNumber};
+use crate::address::{PAGE_SHIFT, PAGE_SIZE, PAGES_END, PageNumber};
 use entry::{
     ABSENT, CHANGING, KEPT, LEN_BITS, LEN_SHIFT, LOST, POOLED, SAME, STAGED, STATE_BITS, STATES,
     decode, encode, has_payload, stores,
@@ -63,6 +63,28 @@ const CHANGING_SLEEP: Duration = Duration::from_micros(20);
 const GONE_MIN: u64 = 1024;
 /// Most leaves reclaimed at a time: bounds how long the lock is held.
 const LEAVES_AT_A_TIME: usize = 2048;
+
+/// Memory of a table for entries in these ranges of addresses, which are in order.
+#[must_use]
+pub fn bytes_for(ranges: &[Range<u64>]) -> u64 {
+    // Parts of the address space, each of so many bits, in which there is an entry.
+    let parts = |bits: u32| {
+        let (mut count, mut seen) = (0, None);
+        for range in ranges.iter().filter(|range| range.start < range.end) {
+            let (first, last) = (range.start >> bits, (range.end - 1) >> bits);
+            count += last + 1 - first - u64::from(seen == Some(first));
+            seen = Some(last);
+        }
+        count
+    };
+    let leaf_bits = PAGE_SHIFT + LEAF_BITS;
+    let (lower, upper) = (parts(leaf_bits + MID_BITS), parts(leaf_bits + 2 * MID_BITS));
+    let units = parts(leaf_bits) + (lower + upper) * MID_UNITS;
+    // Of the root only those pages are there that hold a link.
+    let root_bits = leaf_bits + 2 * MID_BITS + (PAGE_SIZE as u64 / WORD_BYTES).ilog2();
+    let pages = parts(root_bits) * PAGE_SIZE as u64;
+    HEADER_WORDS as u64 * WORD_BYTES + pages + units * UNIT_BYTES
+}
 
 /// Why a table could not be changed. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

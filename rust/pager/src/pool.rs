@@ -48,6 +48,15 @@ pub const fn file_bytes(bytes_max: u64) -> u64 {
     if length >= OFFSETS_END { OFFSETS_END } else { length.next_multiple_of(SPAN_STRIDE) }
 }
 
+/// Memory that slots take, by their size (16, 32, … bytes), with nothing free between them.
+#[must_use]
+pub fn packed_bytes(slots: &[u64; CLASSES]) -> u64 {
+    let pages = |(class, count): (usize, &u64)| {
+        u8::try_from(class).map_or(0, |class| Geometry::of(class).pages_packed(*count))
+    };
+    slots.iter().enumerate().map(pages).sum::<u64>() * PAGE
+}
+
 /// Why a request made no sense. Nothing was changed; in every case somebody else's bookkeeping
 /// is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -55,7 +55,9 @@ pub struct Region {
     pub name: String,
     /// Bytes in memory (smaps only).
     pub resident: u64,
-    /// Of those, private ones that belong to no file (smaps only).
+    /// Bytes in memory, each divided by how many processes have it (smaps only).
+    pub proportional: u64,
+    /// Of those resident, private ones that belong to no file (smaps only).
     pub anonymous: u64,
     /// Two-letter flags (smaps only); see proc_pid_smaps(5).
     pub flags: Vec<[u8; 2]>,
@@ -226,6 +228,7 @@ fn parse_head(line: &str) -> Option<Region> {
         inode: inode.parse().ok()?,
         name: name.trim_start().to_owned(),
         resident: 0,
+        proportional: 0,
         anonymous: 0,
         flags: Vec::new(),
         protection_key: 0,
@@ -238,6 +241,7 @@ fn parse_field(line: &str, region: &mut Region) {
         || value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0).saturating_mul(1024);
     match key {
         "Rss" => region.resident = kibibytes(),
+        "Pss" => region.proportional = kibibytes(),
         "Anonymous" => region.anonymous = kibibytes(),
         "ProtectionKey" => region.protection_key = value.trim().parse().unwrap_or(0),
         "VmFlags" => {

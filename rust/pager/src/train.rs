@@ -11,11 +11,11 @@ use crate::page_table::{Entry, Stored};
 use crate::recode::layout_of;
 use crate::references::Reference;
 use crate::region::{self, Region};
+use crate::sample;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::store::Reader;
 use crate::sys::foreign;
-use crate::sys::pagemap::{Filter, PRESENT};
 use crate::target;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,6 @@ const HELD_OUT: (usize, usize) = (16, 256);
 const MEASURED_PAGES: usize = 256;
 /// Fewer pages make no dictionary.
 const PAGES_MIN: usize = 64;
-const RESIDENT: Filter = Filter { all_of: PRESENT, any_of: 0, none_of: 0 };
 
 /// What a training made.
 #[derive(Clone, Debug)]
@@ -155,7 +154,7 @@ fn sources(space: &Space, pages_max: usize) -> Vec<Source> {
     if let Some(pagemap) = &space.pagemap {
         for region in regions.iter().filter(movable) {
             // A region that has gone meanwhile gives no pages.
-            let _ = pagemap.scan(region.range.clone(), RESIDENT, &mut present);
+            let _ = sample::resident(pagemap, region.range.clone(), &mut present);
         }
     }
     for range in present {
@@ -163,7 +162,5 @@ fn sources(space: &Space, pages_max: usize) -> Vec<Source> {
         all.extend(addresses.map(|at| (ByteAddress(at).page(), Source::Resident(at))));
     }
     all.sort_by_key(|(page, _)| *page);
-    let step = (all.len() as f64 / pages_max as f64).max(1.0);
-    let wanted = (all.len() as f64 / step) as usize;
-    (0..wanted).map(|number| all[(number as f64 * step) as usize].1).collect()
+    sample::evenly(all.len() as u64, pages_max as u64).map(|at| all[at as usize].1).collect()
 }

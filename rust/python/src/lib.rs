@@ -8,7 +8,7 @@ mod values;
 
 use crate::error::raise;
 use crate::values::{
-    AttachReport, CensusRow, CompactReport, DetachReport, DictionaryInfo, EngineStats,
+    Analysis, AttachReport, CensusRow, CompactReport, DetachReport, DictionaryInfo, EngineStats,
     PageInReport, PageOutReport, RecodeReport, Region, SpaceStatus, SpillReport, TargetInfo,
     Training, as_ranges,
 };
@@ -19,7 +19,8 @@ use agentzip_pager::error::Error;
 use agentzip_pager::recode::Tier;
 use agentzip_pager::target::Target;
 use agentzip_pager::{
-    class, engine, features as probes, points, recode, region, shared, space, target, train,
+    analyze as forecasts, class, engine, features as probes, points, recode, region, shared, space,
+    target, train,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -54,8 +55,7 @@ impl EngineSettings {
         disk_path: Option<String>,
         disk_bytes_max: u64,
     ) -> PyResult<Self> {
-        let algorithm = Algorithm::parse(algorithm, level)
-            .map_err(|problem| raise(Error::InvalidSetting { field: "algorithm", problem }))?;
+        let algorithm = parse_algorithm(algorithm, level)?;
         let settings = shared::Settings {
             run_dir,
             pool_bytes_max,
@@ -265,6 +265,26 @@ impl Engine {
     }
 }
 
+fn parse_algorithm(name: &str, level: i32) -> PyResult<Algorithm> {
+    Algorithm::parse(name, level)
+        .map_err(|problem| raise(Error::InvalidSetting { field: "algorithm", problem }))
+}
+
+/// Sample a live process without attaching, and say what a page out would gain.
+#[pyfunction]
+#[pyo3(signature = (pid, *, algorithm="zstd", level=3, pages_max=2_000))]
+fn analyze(
+    py: Python<'_>,
+    pid: i32,
+    algorithm: &str,
+    level: i32,
+    pages_max: u64,
+) -> PyResult<Analysis> {
+    let request = forecasts::Request { algorithm: parse_algorithm(algorithm, level)?, pages_max };
+    let analysis = py.detach(|| forecasts::analyze(pid, request)).map_err(raise)?;
+    Ok(Analysis::new(&analysis))
+}
+
 /// Check that a process could be attached.
 #[pyfunction]
 fn describe(py: Python<'_>, pid: i32) -> PyResult<TargetInfo> {
@@ -306,6 +326,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EngineSettings>()?;
     module.add_class::<Engine>()?;
     values::add_classes(module)?;
+    module.add_function(wrap_pyfunction!(analyze, module)?)?;
     module.add_function(wrap_pyfunction!(describe, module)?)?;
     module.add_function(wrap_pyfunction!(regions, module)?)?;
     module.add_function(wrap_pyfunction!(features, module)?)?;

@@ -11,7 +11,7 @@ use agentzip_pager::space::Space;
 use agentzip_pager::stats::Histogram;
 use agentzip_pager::target::Target;
 use agentzip_pager::{
-    attach, census, compact, engine, page_in, page_out, recode, region, spill, train,
+    analyze, attach, census, compact, engine, page_in, page_out, recode, region, spill, train,
 };
 use pyo3::prelude::*;
 use std::ops::Range;
@@ -380,18 +380,6 @@ value!(
     }
 );
 
-impl Clone for Latency {
-    fn clone(&self) -> Self {
-        Self { ..*self }
-    }
-}
-
-impl std::fmt::Debug for Latency {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.__repr__())
-    }
-}
-
 impl Latency {
     #[allow(clippy::cast_precision_loss)]
     fn new(histogram: &Histogram) -> Self {
@@ -524,6 +512,101 @@ impl Region {
 }
 
 value!(
+    /// What is to be expected of one class of memory.
+    ClassForecast {
+        class_name: &'static str,
+        resident_bytes: u64,
+        movable_bytes: u64,
+        pages: u64,
+        pages_sampled: u64,
+        pages_same_filled: u64,
+        pages_raw: u64,
+        pages_equal: u64,
+        stored_bytes: u64,
+        stored_bytes_dictionary: u64,
+    }
+);
+
+value!(
+    /// Memory that stays.
+    Stay {
+        reason: &'static str,
+        resident_bytes: u64,
+    }
+);
+
+value!(
+    /// What is to be expected of a page out.
+    Analysis {
+        pid: i32,
+        command: String,
+        rss_bytes: u64,
+        pss_bytes: u64,
+        leaving_pss_bytes: u64,
+        pool_bytes: u64,
+        pool_bytes_dictionary: u64,
+        table_bytes: u64,
+        dictionary_bytes: u64,
+        classes: Vec<ClassForecast>,
+        stays: Vec<Stay>,
+        cpu_us: f64,
+    }
+);
+
+macro_rules! printable {
+    ($($name:ident)*) => { $(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(&self.__repr__())
+            }
+        }
+
+        impl Clone for $name {
+            fn clone(&self) -> Self {
+                Self { ..*self }
+            }
+        }
+    )* };
+}
+
+printable!(ClassForecast Latency Stay);
+
+impl Analysis {
+    /// From the engine's.
+    pub fn new(analysis: &analyze::Analysis) -> Self {
+        let classes = analysis.classes.iter().map(|(class, forecast)| ClassForecast {
+            class_name: class.name(),
+            resident_bytes: forecast.resident_bytes,
+            movable_bytes: forecast.movable_bytes,
+            pages: forecast.pages,
+            pages_sampled: forecast.pages_sampled,
+            pages_same_filled: forecast.pages_same_filled,
+            pages_raw: forecast.pages_raw,
+            pages_equal: forecast.pages_equal,
+            stored_bytes: forecast.stored_bytes,
+            stored_bytes_dictionary: forecast.stored_bytes_dictionary,
+        });
+        let stays = analysis.stays.iter();
+        let stays =
+            stays.map(|stay| Stay { reason: stay.reason, resident_bytes: stay.resident_bytes });
+        Self {
+            pid: analysis.pid,
+            command: analysis.command.clone(),
+            rss_bytes: analysis.rss_bytes,
+            pss_bytes: analysis.pss_bytes,
+            leaving_pss_bytes: analysis.leaving_pss_bytes,
+            pool_bytes: analysis.pool_bytes,
+            pool_bytes_dictionary: analysis.pool_bytes_dictionary,
+            table_bytes: analysis.table_bytes,
+            dictionary_bytes: analysis.dictionary_bytes,
+            classes: classes.collect(),
+            stays: stays.collect(),
+            cpu_us: micros(analysis.cpu),
+        }
+    }
+}
+
+value!(
     /// A process before it is attached.
     TargetInfo {
         pid: i32,
@@ -563,5 +646,8 @@ pub fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Latency>()?;
     module.add_class::<EngineStats>()?;
     module.add_class::<Region>()?;
+    module.add_class::<ClassForecast>()?;
+    module.add_class::<Stay>()?;
+    module.add_class::<Analysis>()?;
     module.add_class::<TargetInfo>()
 }

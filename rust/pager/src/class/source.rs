@@ -7,11 +7,12 @@ use super::{Class, classify};
 use crate::address::{ByteAddress, Page};
 use crate::page_table::{Entry, Stored};
 use crate::region::Region;
+use crate::sample;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::store::Reader;
 use crate::sys::foreign::ForeignMemory;
-use crate::sys::pagemap::{Filter, GUARD, PRESENT, Pagemap};
+use crate::sys::pagemap::Pagemap;
 use std::ops::Range;
 
 /// Pages of one process.
@@ -26,9 +27,8 @@ pub trait Source {
 /// What the regions of a process hold that may not be attached.
 #[must_use]
 pub fn of_process(pid: i32, regions: &[Region]) -> Vec<Class> {
-    let mut source =
-        Resident { memory: ForeignMemory::open(pid).ok(), pagemap: Pagemap::open(pid).ok() };
-    classify(regions, &mut source)
+    let (memory, pagemap) = (ForeignMemory::open_to_read(pid).ok(), Pagemap::open(pid).ok());
+    classify(regions, &mut Resident { memory, pagemap })
 }
 
 /// What the regions of an attached process hold.
@@ -40,17 +40,24 @@ pub fn of_space(shared: &Shared, space: &Space, regions: &[Region]) -> Vec<Class
 fn present(pagemap: Option<&Pagemap>, range: &Range<u64>) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     if let Some(pagemap) = pagemap {
-        let filter = Filter { all_of: PRESENT, any_of: 0, none_of: GUARD };
         // A region that has gone meanwhile, or a kernel that cannot tell, gives no pages.
-        let _ = pagemap.scan(range.clone(), filter, &mut found);
+        let _ = sample::resident(pagemap, range.clone(), &mut found);
     }
     found
 }
 
 /// Nobody's pages but the process's own.
-struct Resident {
+pub struct Resident {
     memory: Option<ForeignMemory>,
     pagemap: Option<Pagemap>,
+}
+
+impl Resident {
+    /// Of a process whose memory can be read.
+    #[must_use]
+    pub const fn new(memory: ForeignMemory, pagemap: Pagemap) -> Self {
+        Self { memory: Some(memory), pagemap: Some(pagemap) }
+    }
 }
 
 impl Source for Resident {

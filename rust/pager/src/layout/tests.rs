@@ -16,6 +16,7 @@ fn region(start: u64, length: u64, protection: &str, inode: u64, name: &str) -> 
         inode,
         name: name.to_owned(),
         resident: 0,
+        proportional: 0,
         anonymous: 0,
         flags: Vec::new(),
         protection_key: 0,

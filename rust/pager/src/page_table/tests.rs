@@ -510,3 +510,27 @@ fn readers_of_leaves_given_back_see_whole_entries() {
         reader.join().expect("reader saw only whole entries");
     });
 }
+
+proptest! {
+    #[test]
+    fn the_memory_of_a_table_is_known_before_it_is_made(
+        starts in prop::collection::btree_set(0..40u64, 1..12),
+        step in prop_oneof![Just(50u64), Just(MID_PAGES - 7), Just(UPPER_PAGES + 3)],
+    ) {
+        let words = memory(3000);
+        let table = open(&words);
+        let mut ranges = Vec::new();
+        for start in starts {
+            let pages = range(start * step, 20);
+            for page in pages.start.0..pages.end.0 {
+                table.set(PageNumber(page), Entry::Same { fill: 1 }).expect("room");
+            }
+            ranges.push(pages.start.start().0..pages.end.start().0);
+        }
+
+        let units = words[OWN_HEADER_WORD].load(Ordering::Relaxed);
+        let root: u64 = bytes_for(&ranges) - units * UNIT_BYTES - HEADER_WORDS as u64 * WORD_BYTES;
+        prop_assert_eq!(PAGE_SIZE as u64, root);
+        prop_assert_eq!(HEADER_WORDS as u64 * WORD_BYTES, bytes_for(&[]));
+    }
+}

@@ -24,6 +24,14 @@ impl ForeignMemory {
         Ok(Self(file))
     }
 
+    /// Open the memory of a process that is only to be looked at.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_to_read(pid: i32) -> io::Result<Self> {
+        Ok(Self(File::open(format!("/proc/{pid}/mem"))?))
+    }
+
     /// Fill `bytes` from `address`.
     ///
     /// # Errors

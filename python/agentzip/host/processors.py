@@ -1,0 +1,49 @@
+"""
+How busy the processors of this host are.
+
+Pressure (`/proc/pressure/cpu`) says directly for how much of the time somebody waited for a
+processor; where the kernel has none, the busy share of `/proc/stat` between two looks must do.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentzip.host.memory import ROOT
+
+__all__ = ["ProcessorTimes", "busy_share", "processor_times", "waiting_share"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTimes:
+    """Ticks of all processors together since boot."""
+
+    idle: int
+    total: int
+
+
+def processor_times(root: Path = ROOT) -> ProcessorTimes:
+    """Read the first line of `/proc/stat`."""
+    words = (root / "proc" / "stat").read_text().split("\n", 1)[0].split()
+    # user nice system idle iowait irq softirq steal; proc_stat(5)
+    ticks = [int(word) for word in words[1:9]]
+    return ProcessorTimes(ticks[3] + ticks[4], sum(ticks))
+
+
+def busy_share(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
+    """0 (idle) to 1 between two looks; None if no tick lies between them."""
+    total = after.total - before.total
+    return 1 - (after.idle - before.idle) / total if total > 0 else None
+
+
+def waiting_share(root: Path = ROOT) -> float | None:
+    """For how much of the last minute somebody waited for a processor; None without pressure."""
+    try:
+        text = (root / "proc" / "pressure" / "cpu").read_text()
+    except OSError:
+        return None  # the kernel was built or started without it
+    for line in text.splitlines():
+        kind, *values = line.split()
+        fields = dict(value.split("=", 1) for value in values)
+        if kind == "some" and "avg60" in fields:
+            return float(fields["avg60"]) / 100
+    return None

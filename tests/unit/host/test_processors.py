@@ -1,0 +1,51 @@
+"""How busy the processors are, from a small /proc."""
+
+from pathlib import Path
+
+import pytest
+
+from agentzip.host.processors import (
+    ProcessorTimes,
+    busy_share,
+    processor_times,
+    waiting_share,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with a /proc of its own."""
+    (tmp_path / "proc" / "pressure").mkdir(parents=True)
+    return tmp_path
+
+
+def test_guests_are_not_counted_twice(root: Path) -> None:
+    """Time of guests is in the user's already."""
+    (root / "proc" / "stat").write_text("cpu  10 1 5 80 4 0 0 0 9 1\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+
+    assert ProcessorTimes(84, 100) == processor_times(root)
+
+
+def test_the_busy_share_lies_between_two_looks() -> None:
+    """And is unknown if no time has passed."""
+    look = ProcessorTimes(80, 100)
+
+    assert busy_share(look, ProcessorTimes(90, 140)) == pytest.approx(0.75)
+    assert busy_share(look, look) is None
+
+
+def test_the_waiting_share_is_that_of_the_last_minute(root: Path) -> None:
+    """Of the line that counts any task."""
+    (root / "proc" / "pressure" / "cpu").write_text(
+        "some avg10=1.00 avg60=62.50 avg300=3.00 total=1\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    )
+
+    assert waiting_share(root) == pytest.approx(0.625)
+
+
+def test_a_kernel_without_pressure_tells_nothing(root: Path) -> None:
+    """No file, or nothing in it."""
+    assert waiting_share(root) is None
+    (root / "proc" / "pressure" / "cpu").write_text("")
+    assert waiting_share(root) is None
