@@ -20,7 +20,7 @@ _FOREVER = 10**9
 _WATCHED_SECONDS = 3.0
 """How long the processor time of a failure that lasts is measured."""
 
-_CPU_PART_MAX = 0.02
+_CPU_PART_MAX = 0.10
 """What such a failure may take of a processor."""
 
 _RETRIED_SECONDS_MAX = 0.25
