@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from agentzip import dictionaries
 from agentzip.errors import AgentZipError
+from agentzip.host import processors
 from agentzip.pager import Pager
 from agentzip.policy import tiers
 
@@ -86,7 +87,7 @@ class Upkeep:
         self._families: dict[tuple[str, str], _Family] = {}
         self._prebuilt: dict[str, int] = {}
         self._worked_at = clock()
-        self._cpu = _CpuIdle()
+        self._ticks = processors.processor_times()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -182,12 +183,18 @@ class Upkeep:
         return tiers.HostState(
             memory_bytes=pages * size,
             cores=os.cpu_count() or 1,
-            cpu_idle_share=self._cpu.share(),
+            cpu_idle_share=self._idle_share(),
             pool_bytes=stats.pool_bytes,
             pool_bytes_max=stats.pool_bytes_max,
             pool_waste_bytes=stats.pool_waste_bytes,
             disk_bytes_free=max(0, stats.disk_bytes_max - stats.disk_bytes),
         )
+
+    def _idle_share(self) -> float:
+        """Of all processors, since the last look."""
+        before, self._ticks = self._ticks, processors.processor_times()
+        busy = processors.busy_share(before, self._ticks)
+        return 1.0 if busy is None else 1.0 - busy
 
     def _act(self, action: tiers.Action) -> None:
         match action:
@@ -258,28 +265,6 @@ class Upkeep:
         number = self._prebuilt[name]
         gain = self._engine.measure_dictionary(pid, number)
         return number if gain >= _GAIN_MIN else None
-
-
-class _CpuIdle:
-    """Idle share of all processors between two calls."""
-
-    def __init__(self) -> None:
-        self._last = self._read()
-
-    def share(self) -> float:
-        """0 (busy) to 1 (idle) since the last call."""
-        idle, total = self._read()
-        before_idle, before_total = self._last
-        self._last = (idle, total)
-        spent = total - before_total
-        return (idle - before_idle) / spent if spent > 0 else 1.0
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        with open("/proc/stat") as file:
-            fields = [int(field) for field in file.readline().split()[1:9]]
-        # user nice system idle iowait irq softirq steal; proc_stat(5)
-        return fields[3] + fields[4], sum(fields)
 
 
 def _program(pid: int) -> str:
