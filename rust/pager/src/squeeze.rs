@@ -212,6 +212,9 @@ impl Squeezer {
             return None;
         }
         let stored = store.put(domain, &encoded, old.checksum)?;
+        // From the pool, and not from what was remembered of it: a leader remembered from a slot
+        // that was used again since would have misled the encoder, and would hide it here.
+        self.reader.forget_leaders();
         if store.get(&stored, &mut self.reader, &mut self.room) && *self.room == *page {
             return Some(stored);
         }

@@ -90,6 +90,13 @@ impl std::fmt::Debug for Reader {
     }
 }
 
+impl Reader {
+    /// Read every leader anew from here on.
+    pub fn forget_leaders(&mut self) {
+        self.leaders.forget();
+    }
+}
+
 impl Default for Reader {
     fn default() -> Self {
         let buffer = || Box::new(PageBuffer([0; PAGE_SIZE]));
@@ -262,7 +269,7 @@ impl Store {
         if stored.codec != CodecId::DELTA {
             return false;
         }
-        reader.leaders.forget();
+        reader.forget_leaders();
         self.read(stored, reader, page) && sound(page)
     }
 
