@@ -21,6 +21,8 @@ The exception tree.
     ├── TargetsRemain         an engine cannot close while it manages targets
     ├── DaemonUnreachable     no daemon answers on the socket
     ├── TrimRefused           a sandbox offers no trim, or its offer is not trusted
+    ├── NoSuchSandbox         no managed sandbox has this name
+    ├── NoSuchScope           no scope has this pattern
     ├── DictionaryRefused     a trained dictionary holds traces of the machine, or does not pay
     └── InternalError         a bug; please report it
 
@@ -40,6 +42,8 @@ __all__ = [
     "InvalidSetting",
     "KernelThread",
     "NoSuchProcess",
+    "NoSuchSandbox",
+    "NoSuchScope",
     "NotAttached",
     "NotEnoughMemory",
     "NotPermitted",
@@ -200,6 +204,20 @@ class DictionaryRefused(AgentZipError):
     """A trained dictionary holds traces of this machine, or does not pay."""
 
     exit_code = 22
+
+
+class NoSuchSandbox(AgentZipError, LookupError):
+    """No managed sandbox has this name."""
+
+    exit_code = 23
+    hint = "`agentzip status` lists the sandboxes; `agentzip scope list` what selects them"
+
+
+class NoSuchScope(AgentZipError, LookupError):
+    """No scope has this pattern."""
+
+    exit_code = 24
+    hint = "`agentzip scope list` shows every scope with its pattern"
 
 
 class InternalError(AgentZipError):
