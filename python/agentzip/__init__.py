@@ -12,7 +12,11 @@ AgentZip: take memory pages out of idle AI-agent sandboxes and give them back on
     dictionaries  the prebuilt dictionaries, with what made them
     training      makes a dictionary and refuses one that holds traces of this machine
     trimming      ask a sandbox to give back what it does not need
+    hints         what may be said about a sandbox's life
+    local_socket  Unix sockets: made safely, and asked who is at the other end
     control       the local socket
+    web           HTTP on Unix sockets, for the host and from inside a sandbox
+    client        the Python side of agent platforms
     daemon        engine, socket and tick in one process
     cli           the command line
     demo          real agents, paged out and woken before your eyes
@@ -29,6 +33,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentzip.client import Client, Sandbox
     from agentzip.control import ControlClient
     from agentzip.daemon import Daemon, EmbeddedDaemon
     from agentzip.errors import AgentZipError
@@ -37,20 +42,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentZipError",
+    "Client",
     "ControlClient",
     "Daemon",
     "EmbeddedDaemon",
     "Pager",
+    "Sandbox",
     "Settings",
     "open_engine",
 ]
 
 _HOMES = {
     "AgentZipError": "errors",
+    "Client": "client",
     "ControlClient": "control",
     "Daemon": "daemon",
     "EmbeddedDaemon": "daemon",
     "Pager": "pager",
+    "Sandbox": "client",
     "Settings": "model",
     "open_engine": "pager",
 }

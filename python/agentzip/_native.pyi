@@ -94,6 +94,8 @@ class PageOutReport:
     """Per chunk: how long faults of this target had to wait for the move."""
     pool_full: bool
     """True when the page out ended early because the pool reached its cap; nothing was dropped."""
+    interrupted: bool
+    """True when it ended early because the target wakes (`wake`, or its refaults)."""
 
 @final
 class PageInReport:
@@ -144,6 +146,56 @@ class SpaceStatus:
     faults: int
     faults_zero: int
     """Faults on never-populated pages, answered with zero pages."""
+    wakes: int
+    """Announced or seen, since the attach or the takeover: what is learned dies with the engine."""
+    pages_prefetched: int
+    """Learned pages brought by wakes; precision x these are hits."""
+    pages_spared: int
+    pages_spared_touched: int
+    """Of the pages left to fault, those that did; their part is precision, 1 minus it waste."""
+    pages_missed: int
+    """Faults in a wake outside the learned set; the hit rate is hits / (hits + these)."""
+    pages_late: int
+    """Learned pages that were touched before a wake had brought them."""
+    pages_windowed: int
+    """Pages brought because a neighbour was touched."""
+    learned_pages: int
+    refaults_dropped: int
+    """Pages that `refaults` cannot tell any more, because nobody asked in time."""
+    prefetching: bool
+
+@final
+class WakeReport:
+    """What a wake brought home."""
+
+    pid: int
+    pages_in: int
+    pages_present: int
+    """Learned pages that were home already."""
+    pages_spared: int
+    """Learned pages left to fault, to see whether they are needed."""
+    pages_lost: int
+    """Learned pages that cannot be produced: who touches them gets SIGBUS."""
+    elapsed_us: float
+
+@final
+class LearnedSet:
+    """Pages that a target needs when it wakes."""
+
+    pid: int
+    pages: int
+    wakes: int
+    ranges: list[tuple[int, int]]
+    """(start, end) in bytes, the surest first; of equally sure ones the first needed first."""
+
+@final
+class Refault:
+    """Pages in a row that came back because they were touched."""
+
+    start: int
+    end: int
+    after_ms: int
+    """Milliseconds after the end of the page out that came before."""
 
 @final
 class Training:
@@ -244,6 +296,8 @@ class EngineStats:
     """Memory of the books on slots and of what finds equal and similar pages."""
     dictionary_bytes: int
     """Memory of dictionaries and layouts, with their decoding tables."""
+    learned_bytes: int
+    """Memory of what targets have learned; it is this process's own, as `index_bytes` is."""
     disk_bytes: int
     """Bytes of the swap file that are taken."""
     disk_bytes_max: int
@@ -266,6 +320,8 @@ class EngineStats:
     """From reading the fault message to the end of UFFDIO_COPY."""
     stop: Latency
     hold: Latency
+    wake: Latency
+    """From a wake, announced or seen, until the learned set is home."""
     keeper_pid: int
     keeper_restarts: int
 
@@ -392,6 +448,7 @@ class Engine:
         pid: int,
         ranges: list[tuple[int, int]] | None = None,
         keep: list[tuple[int, int]] | None = None,
+        pages_max: int | None = None,
     ) -> PageOutReport:
         """
         Move resident pages into the pool.
@@ -400,17 +457,60 @@ class Engine:
             pid: An attached target.
             ranges: (start, end) byte ranges to consider; None means every movable region.
             keep: (start, end) byte ranges that must stay resident.
+            pages_max: No step of `chunk_pages` begins once so many pages have moved.
 
         Raises:
             NotAttached, TargetBusy, TargetGone.
         """
 
     def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> PageInReport:
+        """Bring pages home; raises NotAttached, TargetGone, NotEnoughMemory."""
+
+    def wake(self, pid: int, *, pages_max: int | None = None) -> WakeReport:
         """
-        Bring pages home.
+        Announce that a sandbox wakes: bring what it has learned to need, at most `pages_max`.
+
+        Waits for a page out in progress, and ends early for the next operation on the target.
 
         Raises:
-            NotAttached, TargetGone, NotEnoughMemory.
+            NotAttached, TargetGone.
+        """
+
+    def set_prefetch(
+        self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
+    ) -> None:
+        """
+        Choose what refaults set off; nothing at first.
+
+        Args:
+            pid: An attached target.
+            replay: A burst of refaults of learned pages is a wake: bring the set home.
+            window_min: Pages brought around refaults beside each other, at first (16..256).
+            window_max: The same if that pays; 0: never any.
+
+        Raises:
+            NotAttached; InvalidSetting: a size is out of its range.
+        """
+
+    def learned(self, pid: int) -> LearnedSet:
+        """What a target needs when it wakes; raises NotAttached."""
+
+    def export_learned(self, pid: int) -> bytes:
+        """What is learned, independent of addresses; raises NotAttached, TargetGone."""
+
+    def import_learned(self, pid: int, data: bytes) -> int:
+        """
+        Let a target begin with what another one has learned; returns how many pages it can use.
+
+        Raises:
+            NotAttached, TargetGone; InvalidSetting: the data is no learned set.
+        """
+
+    def refaults(self, pid: int) -> list[Refault]:
+        """
+        Pages that came back because they were touched, since the last call, oldest first.
+
+        The last 4096 pages are kept, none of while a page out ran; raises NotAttached.
         """
 
     def detach(self, pid: int, memory_floor_bytes: int = 67_108_864) -> DetachReport:

@@ -3,7 +3,8 @@ What was gained: one definition, used everywhere.
 
 `ratio` = baseline mean RSS / (PSS that stays + pool share + tables + keeper and daemon share).
 `ratio_pss` = the same with baseline PSS on top.
-`host_gain` = what the whole host gained, from MemAvailable.
+`host_gain` = what the whole host gained, from MemAvailable; of sandboxes that run and of which no
+baseline was taken, from what is out of them.
 
 RSS counts a page shared by ten processes ten times, PSS counts it once; so `ratio` is what an
 operator who adds up RSS sees, and `ratio_pss` is what the machine sees.
@@ -13,7 +14,7 @@ Everything here is arithmetic on numbers read elsewhere: no file is opened.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Gain", "gain", "percentile"]
+__all__ = ["Gain", "gain", "gain_now", "percentile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,49 @@ def gain(
         ratio=sum(baseline_rss) / cost if cost else 0.0,
         ratio_pss=sum(baseline_pss) / cost if cost else 0.0,
         host_gain_bytes=available_after - available_before,
+    )
+
+
+def gain_now(
+    *,
+    rss: Sequence[int],
+    pss: Sequence[int],
+    out: Sequence[int],
+    pool_bytes: int,
+    table_bytes: int,
+    overhead_bytes: int,
+) -> Gain | None:
+    """
+    Compute the gain of sandboxes that run, without a baseline taken before.
+
+    A page that is out was private memory of its process, so without us a sandbox would have what
+    it has now and what is out of it.  The host then gains what is out, less all that holds it.
+
+    Args:
+        rss: RSS of each sandbox now.
+        pss: PSS of each sandbox now.
+        out: Memory of each sandbox that is out, before encoding.
+        pool_bytes: Memory that the pool really takes.
+        table_bytes: Memory of the page tables.
+        overhead_bytes: PSS of daemon and keeper, without pool and tables.
+
+    Returns:
+        None if there is no sandbox.
+
+    Raises:
+        ValueError: the three sequences differ in length.
+    """
+    if not rss and not pss and not out:
+        return None
+    return gain(
+        baseline_rss=[home + away for home, away in zip(rss, out, strict=True)],
+        baseline_pss=[home + away for home, away in zip(pss, out, strict=True)],
+        after_pss=pss,
+        pool_bytes=pool_bytes,
+        table_bytes=table_bytes,
+        overhead_bytes=overhead_bytes,
+        available_before=0,
+        available_after=sum(out) - pool_bytes - table_bytes - overhead_bytes,
     )
 
 

@@ -26,9 +26,11 @@ __all__ = [
     "DictionaryInfo",
     "EngineStats",
     "Latency",
+    "LearnedSet",
     "PageInReport",
     "PageOutReport",
     "RecodeReport",
+    "Refault",
     "Region",
     "Settings",
     "SpaceStatus",
@@ -36,6 +38,7 @@ __all__ = [
     "Stay",
     "TargetInfo",
     "Training",
+    "WakeReport",
     "from_mapping",
     "from_object",
 ]
@@ -137,6 +140,7 @@ class PageOutReport:
     stop_us: float
     hold_us: list[float]
     pool_full: bool
+    interrupted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,47 @@ class SpaceStatus:
     bytes_table: int
     faults: int
     faults_zero: int
+    wakes: int
+    pages_prefetched: int
+    pages_spared: int
+    pages_spared_touched: int
+    pages_missed: int
+    pages_late: int
+    pages_windowed: int
+    learned_pages: int
+    refaults_dropped: int
+    prefetching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReport:
+    """What a wake brought home."""
+
+    pid: int
+    pages_in: int
+    pages_present: int
+    pages_spared: int
+    pages_lost: int
+    elapsed_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSet:
+    """Pages that a target needs when it wakes."""
+
+    pid: int
+    pages: int
+    wakes: int
+    ranges: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refault:
+    """Pages in a row that came back because they were touched."""
+
+    start: int
+    end: int
+    after_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +322,7 @@ class EngineStats:
     table_bytes: int
     index_bytes: int
     dictionary_bytes: int
+    learned_bytes: int
     disk_bytes: int
     disk_bytes_max: int
     faults: int
@@ -294,6 +340,7 @@ class EngineStats:
     fault_service: Latency
     stop: Latency
     hold: Latency
+    wake: Latency
     keeper_pid: int
     keeper_restarts: int
 
@@ -379,7 +426,7 @@ def from_mapping(kind: type[T], source: Mapping[str, Any], latency: Any = None) 
     values = {name: source[name] for name in _field_names(kind)}
     if kind is EngineStats:
         convert = latency or _latency_of_mapping
-        for name in ("fault_service", "stop", "hold"):
+        for name in ("fault_service", "stop", "hold", "wake"):
             values[name] = convert(values[name])
     return kind(**values)
 

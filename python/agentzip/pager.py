@@ -42,6 +42,7 @@ class Pager(Protocol):
         pid: int,
         ranges: list[tuple[int, int]] | None = None,
         keep: list[tuple[int, int]] | None = None,
+        pages_max: int | None = None,
     ) -> model.PageOutReport:
         """Move resident pages of an attached target into the pool."""
 
@@ -50,6 +51,26 @@ class Pager(Protocol):
 
     def page_in_space(self, space_id: int) -> model.PageInReport:
         """Bring home all pages of one space, for forked children."""
+
+    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
+        """Announce that a sandbox wakes: what it has learned to need comes home now."""
+
+    def set_prefetch(
+        self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
+    ) -> None:
+        """Choose what refaults of a target set off: a replay of its wake, and windows."""
+
+    def learned(self, pid: int) -> model.LearnedSet:
+        """What a target needs when it wakes, the surest first."""
+
+    def export_learned(self, pid: int) -> bytes:
+        """What a target has learned, independent of its addresses: for others of its image."""
+
+    def import_learned(self, pid: int, data: bytes) -> int:
+        """Let a target begin with what another has learned; how many pages it can use."""
+
+    def refaults(self, pid: int) -> list[model.Refault]:
+        """Pages that came back because they were touched, since the last call."""
 
     def detach(
         self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES
@@ -163,14 +184,38 @@ class _NativePager:
         pid: int,
         ranges: list[tuple[int, int]] | None = None,
         keep: list[tuple[int, int]] | None = None,
+        pages_max: int | None = None,
     ) -> model.PageOutReport:
-        return model.from_object(model.PageOutReport, self._engine.page_out(pid, ranges, keep))
+        report = self._engine.page_out(pid, ranges, keep, pages_max)
+        return model.from_object(model.PageOutReport, report)
 
     def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> model.PageInReport:
         return model.from_object(model.PageInReport, self._engine.page_in(pid, ranges))
 
     def page_in_space(self, space_id: int) -> model.PageInReport:
         return model.from_object(model.PageInReport, self._engine.page_in_space(space_id))
+
+    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
+        report = self._engine.wake(pid, pages_max=pages_max)
+        return model.from_object(model.WakeReport, report)
+
+    def set_prefetch(
+        self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
+    ) -> None:
+        self._engine.set_prefetch(pid, replay=replay, window_min=window_min, window_max=window_max)
+
+    def learned(self, pid: int) -> model.LearnedSet:
+        return model.from_object(model.LearnedSet, self._engine.learned(pid))
+
+    def export_learned(self, pid: int) -> bytes:
+        return bytes(self._engine.export_learned(pid))
+
+    def import_learned(self, pid: int, data: bytes) -> int:
+        return int(self._engine.import_learned(pid, data))
+
+    def refaults(self, pid: int) -> list[model.Refault]:
+        found = self._engine.refaults(pid)
+        return [model.from_object(model.Refault, refault) for refault in found]
 
     def detach(
         self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES

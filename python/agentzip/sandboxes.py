@@ -161,6 +161,15 @@ class Fleet(Protocol):
     def scope_add(self, pattern: str, isolation: str = "scope") -> ScopeStatus:
         """Select more sandboxes, kept over restarts; one that is there already is enabled."""
 
+    def sandbox_run(self, name: str, pid: int, start_time: int) -> ScopeStatus:
+        """
+        Let a process and its descendants be a sandbox of this name for as long as they live.
+
+        Raises:
+            InvalidSetting: the name cannot be used or is taken, or the process is in a sandbox.
+            NoSuchProcess: it has ended, or the pid names another one now.
+        """
+
     def scope_enable(self, pattern: str, enabled: bool) -> ScopeStatus:
         """Switch a scope on or off; off gives its sandboxes back.  Raises NoSuchScope."""
 

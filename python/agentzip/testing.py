@@ -7,7 +7,7 @@ pages that are home or out.  It has no clock and no threads; durations are const
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentzip import model
 from agentzip.errors import (
@@ -24,6 +24,8 @@ __all__ = ["FakeEngine", "FakeTarget"]
 _PAGE_BYTES = 4096
 _STORED_PAGE_BYTES = 1024
 """Every fake page encodes to a quarter, so that expected values can be done in the head."""
+_HEAP_START = 0x10_0000
+_LEARNED_MAGIC = b"learned pages: "
 
 
 @dataclass
@@ -46,6 +48,15 @@ class FakeTarget:
     """Trust domain and image that it was attached with."""
     dictionary_id: int | None = None
     tier: str = "warm"
+    pages_needed: int = 100
+    """Pages that it touches at each wake, and that the first wake teaches."""
+    learned_pages: int = 0
+    wakes: int = 0
+    pages_prefetched: int = 0
+    prefetch: tuple[bool, int, int] = (False, 16, 0)
+    """Replay, smallest and largest window, as set last."""
+    refaults: list[model.Refault] = field(default_factory=list)
+    """What the next call of `FakeEngine.refaults` tells."""
 
 
 class FakeEngine:
@@ -116,13 +127,16 @@ class FakeEngine:
         pid: int,
         ranges: list[tuple[int, int]] | None = None,
         keep: list[tuple[int, int]] | None = None,
+        pages_max: int | None = None,
     ) -> model.PageOutReport:
         """Count every page as out; ranges are not modelled."""
         with self._lock:
             self.calls.append(("page_out", pid))
             target = self._managed(pid)
             moved = target.pages - target.pages_out
-            target.pages_out = target.pages
+            if pages_max is not None:
+                moved = min(moved, pages_max)
+            target.pages_out += moved
             return model.PageOutReport(
                 pid=pid,
                 pages_moved=moved,
@@ -141,6 +155,7 @@ class FakeEngine:
                 stop_us=150.0 if moved else 0.0,
                 hold_us=[100.0] * -(-moved // 1024),
                 pool_full=False,
+                interrupted=False,
             )
 
     def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> model.PageInReport:
@@ -160,6 +175,60 @@ class FakeEngine:
             if not report.pages_out:
                 del self.children[space_id]
             return report
+
+    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
+        """Count the learned pages as home, and learn those that are needed."""
+        with self._lock:
+            self.calls.append(("wake", pid))
+            target = self._managed(pid)
+            wanted = target.learned_pages if pages_max is None else pages_max
+            brought = min(wanted, target.learned_pages, target.pages_out)
+            present = min(target.learned_pages, target.pages) - brought
+            target.pages_out -= brought
+            target.pages_prefetched += brought
+            target.wakes += 1
+            target.learned_pages = max(target.learned_pages, target.pages_needed)
+            return model.WakeReport(pid, brought, present, 0, 0, 2.0 * brought)
+
+    def set_prefetch(
+        self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
+    ) -> None:
+        """Remember the choice."""
+        with self._lock:
+            if window_max and not 16 <= window_min <= window_max <= 256:
+                raise InvalidSetting(f"window is out of range: {window_min}..{window_max}")
+            self._managed(pid).prefetch = (replay, window_min, window_max)
+
+    def learned(self, pid: int) -> model.LearnedSet:
+        """The first pages of the heap."""
+        with self._lock:
+            target = self._managed(pid)
+            end = _HEAP_START + target.learned_pages * _PAGE_BYTES
+            ranges = [(_HEAP_START, end)] if target.learned_pages else []
+            return model.LearnedSet(pid, target.learned_pages, target.wakes, ranges)
+
+    def export_learned(self, pid: int) -> bytes:
+        """The number of learned pages, in words."""
+        with self._lock:
+            return _LEARNED_MAGIC + str(self._managed(pid).learned_pages).encode()
+
+    def import_learned(self, pid: int, data: bytes) -> int:
+        """What another target has learned, as far as this one has pages."""
+        with self._lock:
+            target = self._managed(pid)
+            number = data.removeprefix(_LEARNED_MAGIC)
+            if number == data or not number.isdigit():
+                raise InvalidSetting("data: it is no learned set")
+            usable = min(int(number), target.pages)
+            target.learned_pages = max(target.learned_pages, usable)
+            return usable
+
+    def refaults(self, pid: int) -> list[model.Refault]:
+        """What the target was given, once."""
+        with self._lock:
+            target = self._managed(pid)
+            told, target.refaults = target.refaults, []
+            return told
 
     def detach(
         self, pid: int, memory_floor_bytes: int = model.MEMORY_FLOOR_BYTES
@@ -184,7 +253,7 @@ class FakeEngine:
             target = self.targets.get(pid)
             if target is None:
                 raise NoSuchProcess(f"no such process: {pid}")
-            heap_end = 0x10_0000 + target.pages * _PAGE_BYTES
+            heap_end = _HEAP_START + target.pages * _PAGE_BYTES
             out = target.pages_out * _PAGE_BYTES
             resident = target.pages * _PAGE_BYTES - out
             return [
@@ -192,7 +261,7 @@ class FakeEngine:
                     0x1000, 0x5000, "r-xp", "/bin/true", "file", "code", 16384, 0, False, "a file"
                 ),
                 model.Region(
-                    0x10_0000,
+                    _HEAP_START,
                     heap_end,
                     "rw-p",
                     "[heap]",
@@ -325,6 +394,16 @@ class FakeEngine:
                     bytes_table=_PAGE_BYTES,
                     faults=target.faults,
                     faults_zero=0,
+                    wakes=target.wakes,
+                    pages_prefetched=target.pages_prefetched,
+                    pages_spared=0,
+                    pages_spared_touched=0,
+                    pages_missed=0,
+                    pages_late=0,
+                    pages_windowed=0,
+                    learned_pages=target.learned_pages,
+                    refaults_dropped=0,
+                    prefetching=False,
                 )
                 for target in managed
             ]
@@ -343,6 +422,7 @@ class FakeEngine:
                 pool_waste_bytes=0,
                 index_bytes=0,
                 dictionary_bytes=sum(info.bytes for info in self._dictionaries.values()),
+                learned_bytes=16 * sum(space.learned_pages for space in spaces),
                 disk_bytes=0,
                 disk_bytes_max=0,
                 table_bytes=sum(space.bytes_table for space in spaces),
@@ -360,6 +440,7 @@ class FakeEngine:
                 fault_service=quiet,
                 stop=quiet,
                 hold=quiet,
+                wake=quiet,
                 keeper_pid=0,
                 keeper_restarts=self.keeper_restarts,
             )

@@ -70,6 +70,8 @@ class Upkeep:
         settings: What an operator sets.
         kinship: (domain, image) of a target by its pid.
         clock: Seconds, for tests.
+        expected_rest_s: How long a target's wait is expected to go on, by its pid; None if nobody
+            knows.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Upkeep:
         settings: tiers.Background,
         kinship: Callable[[int], tuple[str, str]],
         clock: Callable[[], float] = time.monotonic,
+        expected_rest_s: Callable[[int], float | None] = lambda _pid: None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._kinship = kinship
+        self._expected_rest_s = expected_rest_s
         self._clock = clock
         self._watches: dict[int, _Watch] = {}
         self._families: dict[tuple[str, str], _Family] = {}
@@ -109,6 +113,10 @@ class Upkeep:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+
+    def configure(self, settings: tiers.Background) -> None:
+        """Take changed settings; they hold from the next tick."""
+        self._settings = settings
 
     def before_page_out(self, pid: int) -> None:
         """Choose the dictionary that a target's pages are encoded with when they leave."""
@@ -158,6 +166,7 @@ class Upkeep:
                 watch.pages_out, watch.faults = space.pages_out, space.faults
                 watch.changed_at = now
             domain, image = self._kinship(pid)
+            idle_s, rest_s = now - watch.changed_at, self._expected_rest_s(pid)
             states.append(
                 tiers.TargetState(
                     pid=pid,
@@ -166,7 +175,8 @@ class Upkeep:
                     tier=watch.tier,
                     pages_out=space.pages_out,
                     bytes_pool=space.bytes_pool,
-                    idle_s=now - watch.changed_at,
+                    idle_s=idle_s,
+                    expected_wait_s=None if rest_s is None else idle_s + rest_s,
                 )
             )
         return states

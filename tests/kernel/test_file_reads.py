@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentzip.errors import Unsupported
-from agentzip.host.tracing import FileRead, FileTracing
+from agentzip.host.tracing import FileRead, FileTracing, reads_in
 from agentzip.policy.readahead import Ask
 from agentzip.readahead import PositionSource, ReadAhead, Source, TraceSource
 
@@ -127,13 +127,8 @@ def test_a_run_is_in_the_cache_before_it_is_read(
 
 def test_a_line_of_the_kernel_is_read_whole() -> None:
     """As this kernel prints it."""
-    from agentzip.host.tracing import _LINE, _read_of
-
     line = (
         b"          python-4711    [001] .....  6123.123456: mm_filemap_get_pages: "
         b"dev=254:0 ino=9b3fbc ofs=16384-32767"
     )
-    match = _LINE.search(line)
-    assert match is not None
-    expected = FileRead(4711, os.makedev(254, 0), 0x9B3FBC, 4, 8)
-    assert expected == _read_of(match)
+    assert [FileRead(4711, os.makedev(254, 0), 0x9B3FBC, 4, 8)] == reads_in(line)

@@ -25,6 +25,7 @@ _FORCED = (
     "exact/seccomp-kill",
     "exact/stress-forks",
     "exact/stress-moves",
+    "exact/stress-prefetch",
     "events/all-in-one",
 )
 """Checks that say most in a minute."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentzip import control, errors
-from agentzip.control import ControlClient, ControlServer, detach_all
+from agentzip.control import ControlClient, ControlServer, detach_all, wire
+from agentzip.control import server as server_module
 from agentzip.testing import FakeEngine, FakeTarget
 
 
@@ -70,6 +71,16 @@ def test_one_connection_carries_many_requests(client: ControlClient) -> None:
         client.attach(99)
 
     assert os.getpid() == client.ping()
+
+
+def test_a_wake_and_what_is_learned_travel(client: ControlClient, engine: FakeEngine) -> None:
+    """As the engine said it, tuples included."""
+    client.attach(7)
+    client.page_out(7)
+    client.wake(7)
+
+    assert engine.learned(7) == client.learned(7)
+    assert client.learned(7).pages == client.wake(7).pages_in > 0
 
 
 def test_detach_all_reports_every_target(client: ControlClient) -> None:
@@ -131,7 +142,7 @@ def test_another_user_is_refused(
 ) -> None:
     """A peer that is neither root nor the daemon's user gets a refusal and no answer."""
     assert server.path.exists()
-    monkeypatch.setattr(control, "_peer_is_trusted", lambda _: False)
+    monkeypatch.setattr(server_module, "peer_is_trusted", lambda _: False)
 
     with ControlClient(tmp_path, timeout_seconds=5) as client, pytest.raises(errors.NotPermitted):
         client.ping()
@@ -141,9 +152,9 @@ def test_the_peer_is_judged_by_its_credentials(monkeypatch: pytest.MonkeyPatch) 
     """Our own uid and root are trusted, any other is not."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        trusted = control._peer_is_trusted(ours)
+        trusted = wire.peer_is_trusted(ours)
         monkeypatch.setattr(struct, "unpack", lambda *_: (1, os.geteuid() + 12345, 0))
-        stranger = control._peer_is_trusted(ours)
+        stranger = wire.peer_is_trusted(ours)
 
     assert trusted
     assert not stranger
@@ -153,7 +164,7 @@ def test_a_request_that_is_too_long_ends_the_connection(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of a request is bounded."""
-    monkeypatch.setattr(control, "_REQUEST_BYTES_MAX", 100)
+    monkeypatch.setattr(server_module, "REQUEST_BYTES_MAX", 100)
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(5)
         raw.connect(str(server.path))
@@ -225,7 +236,7 @@ def test_one_target_that_resists_does_not_hold_the_others(engine: FakeEngine) ->
 
 def test_an_unknown_error_class_becomes_an_internal_error() -> None:
     """A newer daemon may raise what this client does not know."""
-    error = control._error_of({"type": "Sunspots", "message": "flare"})
+    error = wire.error_of({"type": "Sunspots", "message": "flare"})
 
     assert errors.InternalError is type(error)
     assert "Sunspots: flare" == str(error)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentzip import daemon as daemon_module
 from agentzip.control import SOCKET_NAME, ControlClient
 from agentzip.daemon import Daemon, EmbeddedDaemon, RepeatFilter, default_run_dir
+from agentzip.daemon import serving as daemon_module
 from agentzip.errors import AlreadyRunning, Unsupported
 from agentzip.model import Settings
 from agentzip.pager import Pager

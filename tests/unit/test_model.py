@@ -21,15 +21,18 @@ REPORTS = (
     model.DictionaryInfo,
     model.EngineStats,
     model.Latency,
+    model.LearnedSet,
     model.PageInReport,
     model.PageOutReport,
     model.RecodeReport,
+    model.Refault,
     model.Region,
     model.SpaceStatus,
     model.SpillReport,
     model.Stay,
     model.TargetInfo,
     model.Training,
+    model.WakeReport,
 )
 
 

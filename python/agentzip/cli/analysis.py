@@ -1,10 +1,13 @@
 """
-The command that says whether a process is worth paging out: analyze.
+The command that says whether processes are worth paging out: analyze.
+
+By pid, or by the pattern of a scope that need not exist yet: then each control group that it would
+select gets a verdict, and the processes in it are not listed one by one.
 """
 
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -18,11 +21,13 @@ from agentzip.cli.options import (
     configured_settings,
 )
 from agentzip.cli.output import print_json, print_table, print_text
+from agentzip.errors import AgentZipError, InvalidSetting, NoSuchScope
 from agentzip.host import processors
-from agentzip.policy import analysis
+from agentzip.host.cgroups import Cgroups
+from agentzip.policy import analysis, patterns
 from agentzip.units import format_bytes, format_microseconds
 
-__all__ = ["readings_of", "register"]
+__all__ = ["groups_of", "readings_of", "register"]
 
 _LOOK_SECONDS = 0.5
 """Without pressure figures: how long the processors are watched at least."""
@@ -36,8 +41,15 @@ def register(app: typer.Typer) -> None:
 def analyze(
     context: typer.Context,
     pids: Annotated[
-        list[int], typer.Argument(metavar="PID...", min=1, help="Processes; none is touched.")
-    ],
+        list[int] | None,
+        typer.Argument(metavar="[PID...]", min=1, help="Processes; none is touched."),
+    ] = None,
+    cgroup: Annotated[
+        str | None,
+        typer.Option(
+            "--cgroup", metavar="G", help="Instead: all processes that this scope would select."
+        ),
+    ] = None,
     pages: Annotated[
         int, typer.Option("--pages", metavar="N", help="Most pages to read of each.")
     ] = 2000,
@@ -52,21 +64,24 @@ def analyze(
     Reads a sample of the resident memory, and says go (2.5x or more), try (2x or more) or no.
     The exit code is 0 whatever the verdict.
     """
-    settings, _ = configured_settings(context, config, None, algorithm, level)
-    before, started = processors.processor_times(), time.monotonic()
-    found = [
-        pager.analyze(
-            pid,
-            algorithm=settings.algorithm,
-            level=settings.effective_level,
-            pages_max=pages,
+    if bool(pids) == (cgroup is not None):
+        raise InvalidSetting(
+            "analyze needs PIDs or --cgroup, and not both", "`agentzip analyze --help` shows both"
         )
-        for pid in dict.fromkeys(pids)
-    ]
+    settings, _ = configured_settings(context, config, None, algorithm, level)
+
+    def sample(pid: int) -> model.Analysis:
+        return pager.analyze(
+            pid, algorithm=settings.algorithm, level=settings.effective_level, pages_max=pages
+        )
+
+    before, started = processors.processor_times(), time.monotonic()
+    groups = {} if cgroup is None else _sample_groups(cgroup, sample)
+    found = [one for group in groups.values() for one in group.found]
+    found += [sample(pid) for pid in dict.fromkeys(pids or [])]
     load = _load(before, started)
-    each = [readings_of(one) for one in found]
-    verdicts = [analysis.judge(one, load) for one in each]
-    total = analysis.judge(analysis.combine(each), load)
+    each = [analysis.judge(readings_of(one), load) for one in found]
+    total = analysis.judge(analysis.combine(map(readings_of, found)), load)
     if as_json:
         print_json(
             {
@@ -74,17 +89,104 @@ def analyze(
                 "host": asdict(load),
                 "algorithm": settings.algorithm,
                 "level": settings.effective_level,
+                "cgroups": [_group_json(path, one, load) for path, one in groups.items()],
                 "processes": [
                     {**asdict(one), "verdict": asdict(verdict)}
-                    for one, verdict in zip(found, verdicts, strict=True)
+                    for one, verdict in zip(found, each, strict=True)
                 ],
             }
         )
         return
-    for one, verdict in zip(found, verdicts, strict=True):
-        _print_process(one, verdict)
-    if len(found) > 1:
+    if groups:
+        _print_groups(groups, load)
+    else:
+        for one, verdict in zip(found, each, strict=True):
+            _print_process(one, verdict)
+    if groups or len(found) > 1:
         print_text(f"all {len(found)} processes: {_sentence(total)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupSample:
+    """What was found in one control group."""
+
+    found: list[model.Analysis]
+    skipped: dict[int, str]
+    """Processes that cannot be sampled, and why."""
+
+    def verdict(self, load: analysis.HostLoad) -> analysis.Verdict:
+        """All its processes as one."""
+        return analysis.judge(analysis.combine(map(readings_of, self.found)), load)
+
+
+def groups_of(pattern: str) -> dict[str, list[int]]:
+    """
+    Control groups that a scope with this pattern would select, and their processes.
+
+    Raises:
+        InvalidSetting: it is no pattern.
+        NoSuchScope: it selects nothing.
+    """
+    try:
+        choose = patterns.chooser([patterns.checked(pattern)])
+    except InvalidSetting as error:
+        raise InvalidSetting(f"--cgroup {pattern!r} {error}", error.hint) from error
+    groups = {group.path: sorted(group.pids) for group in Cgroups().find(choose)}
+    if not groups:
+        raise NoSuchScope(
+            f"no control group of this host matches: {pattern}",
+            "`systemd-cgls` shows the control groups there are",
+        )
+    return groups
+
+
+def _sample_groups(
+    pattern: str, sample: Callable[[int], model.Analysis]
+) -> dict[str, _GroupSample]:
+    samples = {}
+    for path, pids in groups_of(pattern).items():
+        found, skipped = [], {}
+        for pid in pids:
+            # One that ended meanwhile, or that the pager could not serve, says nothing of the rest.
+            try:
+                found.append(sample(pid))
+            except AgentZipError as error:
+                skipped[pid] = str(error)
+        samples[path] = _GroupSample(found, skipped)
+    return samples
+
+
+def _group_json(path: str, one: _GroupSample, load: analysis.HostLoad) -> dict[str, object]:
+    return {
+        "cgroup": path,
+        "pids": [process.pid for process in one.found],
+        "skipped": [{"pid": pid, "reason": reason} for pid, reason in one.skipped.items()],
+        "verdict": asdict(one.verdict(load)),
+    }
+
+
+def _print_groups(groups: dict[str, _GroupSample], load: analysis.HostLoad) -> None:
+    rows = []
+    for path, one in groups.items():
+        verdict = one.verdict(load)
+        resident = sum(process.rss_bytes for process in one.found)
+        rows.append(
+            [
+                path,
+                str(len(one.found)),
+                str(len(one.skipped)),
+                format_bytes(resident),
+                f"{verdict.ratio:.2f}x",
+                verdict.decision,
+                verdict.why,
+            ]
+        )
+    print_table(
+        ["CGROUP", "PROCESSES", "SKIPPED", "RESIDENT", "RATIO", "VERDICT", "WHY"],
+        rows,
+        right={"PROCESSES", "SKIPPED", "RESIDENT", "RATIO"},
+    )
+    print_text("")
 
 
 def readings_of(found: model.Analysis) -> analysis.Readings:

@@ -16,10 +16,13 @@ from agentzip.cli import (
     checks,
     configuration,
     dictionary,
+    hint,
     launch,
     measure,
+    scopes,
     stats,
     targets,
+    top,
     trim,
 )
 from agentzip.cli.options import Invocation
@@ -95,12 +98,15 @@ def _globals(
 
 launch.register(app)
 targets.register(app)
+hint.register(app)
 trim.register(app)
 stats.register(app)
+top.register(app)
 analysis.register(app)
 checks.register(app)
 dictionary.register(app)
 configuration.register(app)
+scopes.register(app)
 measure.register(app)
 
 

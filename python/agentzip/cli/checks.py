@@ -80,6 +80,8 @@ def doctor(
     else:
         for finding in findings:
             print_text(f"{finding.status:<5} {finding.name}: {finding.cause}")
+            if finding.why:
+                print_text(f"      why: {finding.why}")
             if finding.fix:
                 print_text(f"      fix: {finding.fix}")
         print_text("\nthe pager can work here" if works else "\nthe pager cannot work here")

@@ -53,7 +53,7 @@ def check(
         config.load_file(file)
     except InvalidSetting:
         if as_json:
-            found = config.problems_of(_text(file), str(file))
+            found = config.problems_of(_text(file), str(file), on_host=True)
             print_json([asdict(problem) for problem in found])
         raise
     if as_json:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,11 +27,12 @@ from agentzip.cli.options import (
     PidArgument,
     PoolSizeOption,
     configured_settings,
+    typed_options,
 )
 from agentzip.cli.output import print_json, print_text, set_up_logging
 from agentzip.cli.targets import page_out_text
 from agentzip.control import ControlClient
-from agentzip.daemon import Daemon, EmbeddedDaemon, stop_on_signals
+from agentzip.daemon import Daemon, EmbeddedDaemon, Reloaded, stop_on_signals
 from agentzip.errors import (
     AgentZipError,
     AlreadyAttached,
@@ -39,6 +41,8 @@ from agentzip.errors import (
     NoSuchProcess,
     TargetGone,
 )
+from agentzip.fleet import FleetSettings, fleet_settings
+from agentzip.fleet.scopes import check_name
 from agentzip.host import processes
 from agentzip.pager import Pager
 from agentzip.policy import tiers
@@ -69,10 +73,13 @@ def daemon(
     """
     Run the daemon in the foreground.
 
-    SIGTERM or Ctrl-C gives every target back and ends it; a second one ends the waiting.
+    It looks after the sandboxes that the configuration's scopes and `scope add` select.  SIGTERM or
+    Ctrl-C gives every target back and ends it; a second one ends the waiting.  SIGHUP reads the
+    configuration again.
     """
     settings, background = configured_settings(context, config, pool_size, algorithm, level)
-    service = Daemon(settings, background=background)
+    options = typed_options(pool_size, algorithm, level)
+    service = _configured_daemon(settings, background, config, options)
     flush = set_up_logging(logging.INFO)
     try:
         with stop_on_signals(service):
@@ -86,6 +93,36 @@ def daemon(
         flush()
     if not outcome.complete:
         raise typer.Exit(1)
+
+
+def _configured_daemon(
+    settings: model.Settings,
+    background: tiers.Background,
+    path: Path | None,
+    options: dict[str, tuple[str, str | int | None]],
+) -> Daemon:
+    """A daemon that looks after sandboxes, and can read its configuration again."""
+    from agentzip import config
+
+    current = config.load_file(path, options)
+
+    def reload() -> Reloaded:
+        nonlocal current
+        fresh = config.reload(path, current, options)
+        current = fresh.effective
+        return Reloaded(
+            config.to_background(current.config),
+            fleet_settings(current.config),
+            fresh.changed,
+            fresh.waiting,
+        )
+
+    return Daemon(
+        settings,
+        background=background,
+        fleet=fleet_settings(current.config),
+        reload=reload,
+    )
 
 
 def attach(
@@ -169,6 +206,15 @@ def run(
             "like, but exploits get easier inside it (docs/uniform.md).",
         ),
     ] = False,
+    sandbox: Annotated[
+        str | None,
+        typer.Option(
+            "--sandbox",
+            metavar="NAME",
+            help="Let it be a sandbox of this name, with all that it starts: the daemon decides "
+            "when its pages leave and come back.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     pool_size: PoolSizeOption = None,
     algorithm: AlgorithmOption = None,
@@ -182,15 +228,22 @@ def run(
     it).  With --json the last line of stdout is an object about the run.
     """
     settings, background = configured_settings(context, config, pool_size, algorithm, level)
+    fleet = None
+    if sandbox is not None:
+        check_name(sandbox)
+        fleet = _fleet_of_one(config)
     delay = None if page_out_after is None else parse_duration(page_out_after, "--page-out-after")
     flush = set_up_logging(logging.WARNING)
     relay = signals.Relay()
     try:
         # The engine first: if it cannot work here, the command has not been started.
-        with _some_engine(settings, background) as engine:
+        with _some_engine(settings, background, fleet) as engine:
             child = start(command, uniform)
             relay.pass_on_to(child)
-            facts = _accompany(engine, child.pid, relay, delay)
+            if sandbox is None:
+                facts = _accompany(engine, child.pid, relay, delay)
+            else:
+                facts = _accompany_sandbox(settings.run_dir, sandbox, child.pid, relay, delay)
     finally:
         relay.close()
         flush()
@@ -198,6 +251,13 @@ def run(
     if as_json:
         print_json({"pid": child.pid, "exit_code": code, **facts})
     return code
+
+
+def _fleet_of_one(path: Path | None) -> FleetSettings:
+    """For one sandbox that brings its own engine: the rules of the configuration, no scopes."""
+    from agentzip import config
+
+    return FleetSettings(rules=fleet_settings(config.load_file(path).config).rules)
 
 
 def start(command: list[str], uniform: bool) -> "subprocess.Popen[bytes]":
@@ -248,6 +308,31 @@ def _accompany(
     return facts
 
 
+def _accompany_sandbox(
+    run_dir: Path, name: str, pid: int, relay: signals.Relay, delay: float | None
+) -> dict[str, object]:
+    """
+    Let the command be a sandbox, page it out when its time comes, wait for its end.
+
+    As in `_accompany`, no failure of ours ends the command.  The daemon is asked anew each time,
+    since it hangs up on who is silent for long.
+    """
+    facts: dict[str, object] = {"sandbox": None, "page_out": None}
+    try:
+        start_time = processes.process(pid).start_time
+        with ControlClient(run_dir) as client:
+            facts["sandbox"] = asdict(client.sandbox_run(name, pid, start_time))
+        if not relay.wait(delay):
+            with ControlClient(run_dir) as client:
+                facts["page_out"] = {"pages_moved": client.sandbox_page_out(name)}
+    except (TargetGone, NoSuchProcess):
+        pass  # it was over before we were; its exit code says the rest
+    except AgentZipError as error:
+        sys.stderr.write(f"warning: the command runs on, but without AgentZip: {error}\n")
+    relay.wait(None)
+    return facts
+
+
 def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutReport:
     """Page out the command and the processes it has started; the report is the command's own."""
     report = engine.page_out(pid)
@@ -265,13 +350,13 @@ def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutRe
 
 @contextlib.contextmanager
 def _some_engine(
-    settings: model.Settings, background: tiers.Background
+    settings: model.Settings, background: tiers.Background, fleet: FleetSettings | None
 ) -> Iterator["Pager | ControlClient"]:
     """The running daemon if there is one, else an own one."""
     try:
         client = ControlClient(settings.run_dir)
     except DaemonUnreachable:
-        with EmbeddedDaemon(settings, background=background) as embedded:
+        with EmbeddedDaemon(settings, background=background, fleet=fleet) as embedded:
             yield embedded.engine
         return
     with client:

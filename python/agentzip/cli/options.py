@@ -13,6 +13,7 @@ from agentzip.policy import tiers
 
 __all__ = [
     "AlgorithmOption",
+    "CgroupOption",
     "ConfigOption",
     "Invocation",
     "JsonOption",
@@ -21,6 +22,7 @@ __all__ = [
     "PoolSizeOption",
     "configured_settings",
     "settings_of",
+    "typed_options",
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON, errors too.")]
@@ -50,6 +52,14 @@ LevelOption = Annotated[
     ),
 ]
 
+CgroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cgroup",
+        metavar="G",
+        help="Only sandboxes of the scope with this pattern, or of this name or control group.",
+    ),
+]
 
 ConfigOption = Annotated[
     Path | None,
@@ -107,12 +117,18 @@ def configured_settings(
         return settings_of(context, pool_size, algorithm, level), tiers.Background()
     from agentzip import config
 
+    held = config.load_file(file, typed_options(pool_size, algorithm, level)).config
+    invocation: Invocation = context.obj
+    return config.to_settings(held, invocation.run_dir), config.to_background(held)
+
+
+def typed_options(
+    pool_size: str | None, algorithm: str | None, level: int | None
+) -> dict[str, tuple[str, str | int | None]]:
+    """What was typed, by the key of the configuration that it stands for."""
     typed: dict[str, tuple[str, str | int | None]] = {
         "pool.max_size": ("--pool-size", pool_size),
         "compression.algorithm": ("--algorithm", algorithm),
         "compression.level": ("--level", level),
     }
-    options = {key: item for key, item in typed.items() if item[1] is not None}
-    invocation: Invocation = context.obj
-    held = config.load_file(file, options).config
-    return config.to_settings(held, invocation.run_dir), config.to_background(held)
+    return {key: item for key, item in typed.items() if item[1] is not None}

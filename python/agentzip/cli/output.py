@@ -22,6 +22,7 @@ from agentzip.daemon import RepeatFilter
 from agentzip.errors import AgentZipError
 
 __all__ = [
+    "clear_screen",
     "print_error",
     "print_json",
     "print_table",
@@ -52,6 +53,11 @@ def print_text(text: str) -> None:
     """Print a line of data to stdout."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def clear_screen() -> None:
+    """Begin at the top of a terminal; a pipe is left alone."""
+    Console().clear()
 
 
 def print_table(columns: list[str], rows: list[list[str]], right: set[str] | None = None) -> None:

@@ -10,10 +10,20 @@ from typing import Annotated
 import typer
 
 from agentzip import model, pager
+from agentzip.cli.asking import every_sandbox, every_scope
 from agentzip.cli.options import Invocation, JsonOption, PidArgument
 from agentzip.cli.output import print_json, print_table, print_text, with_progress
+from agentzip.cli.rows import (
+    NUMBERS,
+    SANDBOX_COLUMNS,
+    SCOPE_COLUMNS,
+    phases,
+    sandbox_row,
+    scope_row,
+)
 from agentzip.control import ControlClient
 from agentzip.errors import DaemonUnreachable, InvalidSetting, NotEnoughMemory
+from agentzip.totals import add_up, by_memory
 from agentzip.units import format_bytes, format_microseconds
 
 __all__ = ["page_out_text", "register"]
@@ -116,13 +126,25 @@ def detach(
 
 
 def status(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Show what is attached and what the pool holds."""
+    """Show scopes, sandboxes, targets and the pool."""
     with ControlClient(_run_dir(context)) as client:
         about, spaces, stats = client.about(), client.spaces(), client.stats()
+        scopes, sandboxes = every_scope(client), every_sandbox(client)
+    totals = add_up(sandboxes)
     if as_json:
         print_json(
             {
                 "daemon": about,
+                "scopes": [asdict(scope) for scope in scopes],
+                "sandboxes": [asdict(sandbox) for sandbox in sandboxes],
+                "counts": {
+                    "scopes": len(scopes),
+                    "sandboxes": len(sandboxes),
+                    "targets": len(spaces),
+                    "phases": totals.phases,
+                    "pinned": totals.pinned,
+                    "left_alone": totals.left_alone,
+                },
                 "spaces": [asdict(space) for space in spaces],
                 "stats": asdict(stats),
             }
@@ -138,6 +160,17 @@ def status(context: typer.Context, as_json: JsonOption = False) -> None:
         f"{stats.faults} faults served, median {format_microseconds(faults.p50_us)}, "
         f"99% within {format_microseconds(faults.p99_us)}; {stats.pages_lost} pages lost"
     )
+    if scopes:
+        print_text("")
+        print_table(SCOPE_COLUMNS, [scope_row(scope) for scope in scopes], right=NUMBERS)
+    if sandboxes:
+        print_text(
+            f"\n{totals.sandboxes} sandboxes ({phases(totals.phases)}); {totals.pinned} pinned, "
+            f"{totals.left_alone} left alone"
+        )
+        print_table(
+            SANDBOX_COLUMNS, [sandbox_row(one) for one in by_memory(sandboxes)], right=NUMBERS
+        )
     print_text("")
     print_table(
         ["PID", "STATE", "OUT", "IN POOL", "RATIO", "KEPT", "FAULTS", "LOST", "COMMAND"],

@@ -5,6 +5,7 @@ A check that fails raises `unfit`, which carries the fix beside the complaint; l
 key, the value and the line.
 """
 
+import ipaddress
 import os
 import re
 from typing import Annotated, Any, Literal, Self
@@ -14,11 +15,14 @@ from pydantic_core import PydanticCustomError
 
 from agentzip import units
 from agentzip.errors import InvalidSetting
+from agentzip.policy import patterns
 
 __all__ = [
     "PREBUILT",
     "Compression",
     "Config",
+    "Hints",
+    "Metrics",
     "Policy",
     "Pool",
     "Scope",
@@ -146,17 +150,52 @@ def _window(value: Any) -> list[int]:
     return value
 
 
-def _cgroup(value: Any) -> str:
-    fix = 'write a pattern below the cgroup root, like "agent-sandbox-*.slice"'
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise unfit("is no cgroup pattern", fix)
-    names = value.strip("/").split("/")
-    if {".", "..", ""} & set(names):
-        raise unfit("is no cgroup pattern", fix)
-    # Everything on the host would be taken, its own services included; sandboxes must be named.
-    if all(set(name) <= set("*?") for name in names):
-        raise unfit("selects every cgroup of the host", fix)
+def _directory(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value or not os.path.isabs(value):
+        raise unfit("is no absolute path", "write the whole path, like /var/lib/agentzip")
+    if {".", ".."} & set(value.split("/")) or not value.strip("/"):
+        raise unfit("does not name a directory plainly", "write it without . and ..")
+    return value.rstrip("/")
+
+
+def _listen(value: Any) -> str | None:
+    fix = 'write an address of this host alone, like "127.0.0.1:9477" or "[::1]:9477"'
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise unfit("is no address", fix)
+    host, _, port = value.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) or not 0 < int(port) < 65536:
+        raise unfit("has no port", fix)
+    bracketed = re.fullmatch(r"\[(.*)\]", host)
+    try:
+        address = ipaddress.ip_address(bracketed[1] if bracketed else host)
+    except ValueError as error:
+        raise unfit("is no address", fix) from error
+    if (address.version == 6) != bool(bracketed):
+        raise unfit("is no address", fix)
+    # Names and sizes of everybody's sandboxes stand in the metrics.
+    if not address.is_loopback:
+        raise unfit("can be reached from other hosts", fix)
     return value
+
+
+def _cgroup(value: Any) -> str:
+    try:
+        return patterns.checked(value)
+    except InvalidSetting as error:
+        raise unfit(str(error), error.hint) from error
+
+
+def _latency(value: Any) -> float:
+    seconds = _duration(value)
+    if seconds <= 0:
+        raise unfit("cannot be met", "give a time above zero, like 20ms")
+    return seconds
+
+
+def _own_latency(value: Any) -> float | None:
+    return None if value is None else _latency(value)
 
 
 Size = Annotated[int, BeforeValidator(_size)]
@@ -274,7 +313,7 @@ class Policy(_Section):
     """When the host is short of memory."""
     prefetch_window: Annotated[list[int], BeforeValidator(_window)] = [16, 256]
     """Least and most pages that one fault brings in."""
-    latency_target: Duration = 0.02
+    latency_target: Annotated[float, BeforeValidator(_latency)] = 0.02
     """What a wake may cost the sandbox; smaller keeps more in memory."""
 
     @model_validator(mode="after")
@@ -286,9 +325,6 @@ class Policy(_Section):
                 "warm_threshold_ms",
                 self.warm_threshold_ms,
             )
-        if self.latency_target <= 0:
-            fix = "give a time above zero, like 20ms"
-            raise unfit("cannot be met", fix, "latency_target", self.latency_target)
         return self
 
 
@@ -296,13 +332,44 @@ class Scope(_Section):
     """A rule that selects sandboxes; one scope is one trust domain unless it says otherwise."""
 
     cgroup: Annotated[str, BeforeValidator(_cgroup)]
-    """Pattern of cgroup paths below the root: `*` and `?` match within one name."""
+    """
+    Pattern of cgroups, in which `*` and `?` match within one name.  Without a `/` it matches the
+    name of a cgroup wherever that is, with one the whole path from the root.  The topmost match is
+    a sandbox, with everything below it; of several scopes the first that matches counts.
+    """
     enabled: Flag = True
-    """Whether its sandboxes are paged out."""
+    """Whether its sandboxes are paged out; `false` also keeps later scopes from taking them."""
     isolation: Annotated[Literal["scope", "sandbox"], _one_of("scope", "sandbox")] = "scope"
     """
     `scope`: its sandboxes share equal pages, peers and dictionaries; `sandbox`: they share nothing,
     for tenants who must not learn from timing what their neighbours hold.
+    """
+    latency_target: Annotated[float | None, BeforeValidator(_own_latency)] = None
+    """As `policy.latency_target`, for these sandboxes alone."""
+    trim: Flag = False
+    """
+    Whether sandboxes that offer it are asked to give memory back before they are paged out.  Off by
+    default: it runs in the sandbox's own process and takes processor time from its task.
+    """
+
+
+class Metrics(_Section):
+    """Counters for Prometheus."""
+
+    listen: Annotated[str | None, BeforeValidator(_listen)] = None
+    """
+    Loopback address and port that serves `/metrics`, like `127.0.0.1:9477`.  None by default: a
+    sandbox in the host's network could read of its neighbours there.
+    """
+
+
+class Hints(_Section):
+    """How sandboxes say where they are in their life."""
+
+    sandbox_socket: Annotated[str | None, BeforeValidator(_path)] = None
+    """
+    Socket to be bind-mounted into sandboxes; through it each speaks only for itself.  None by
+    default: it lets what runs in a sandbox talk to the daemon.
     """
 
 
@@ -312,15 +379,22 @@ class Config(_Section):
     compression: Compression = Compression()
     pool: Pool = Pool()
     policy: Policy = Policy()
+    metrics: Metrics = Metrics()
+    hints: Hints = Hints()
+    state_dir: Annotated[str, BeforeValidator(_directory)] = "/var/lib/agentzip"
+    """
+    Where the daemon keeps what must outlive it: the scopes that commands added.  The environment
+    variable AGENTZIP_STATE_DIR wins over it.
+    """
     scopes: list[Scope] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         seen: set[str] = set()
         for position, scope in enumerate(self.scopes):
-            if scope.cgroup.strip("/") in seen:
+            if scope.cgroup in seen:
                 raise unfit(
                     "is given twice", "keep one scope for each pattern", f"scopes.{position}.cgroup"
                 )
-            seen.add(scope.cgroup.strip("/"))
+            seen.add(scope.cgroup)
         return self

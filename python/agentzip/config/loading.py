@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from agentzip import model
+from agentzip.config import paths
 from agentzip.config.document import Document, parse
 from agentzip.config.keys import Config
 from agentzip.errors import InvalidSetting
@@ -86,19 +87,25 @@ def load(
         InvalidSetting: something is wrong; the message names every key with its value, and the
             hint every fix.
     """
-    document = parse(text, name)
-    found, effective = _check(document, name, options or {})
+    found, effective = _check(parse(text, name), name, options or {})
     if found or effective is None:
-        raise InvalidSetting(
-            "\n".join(_sentence(problem, name) for problem in found),
-            "\n".join(dict.fromkeys(problem.fix for problem in found)),
-        )
+        raise _refusal(found, name)
     return effective
 
 
-def problems_of(text: str, name: str = "configuration") -> list[Problem]:
-    """Everything that is wrong in a configuration whose YAML can be read, in the file's order."""
-    found, _ = _check(parse(text, name), name, {})
+def problems_of(text: str, name: str = "configuration", on_host: bool = False) -> list[Problem]:
+    """
+    Everything that is wrong in a configuration whose YAML can be read, in the file's order.
+
+    Args:
+        text: YAML.
+        name: What to call it in messages.
+        on_host: Look at the paths that it names, too.
+    """
+    document = parse(text, name)
+    found, effective = _check(document, name, {})
+    if on_host and effective is not None:
+        found = _unusable(effective.config, document.lines)
     return sorted(found, key=lambda problem: problem.line)
 
 
@@ -113,7 +120,8 @@ def load_file(
         options: As in `load`.
 
     Raises:
-        InvalidSetting: it cannot be read, or something in it is wrong.
+        InvalidSetting: it cannot be read, something in it is wrong, or a path that it names cannot
+            be used on this host.
     """
     chosen = path or DEFAULT_PATH
     try:
@@ -130,7 +138,11 @@ def load_file(
         raise InvalidSetting(
             f"configuration cannot be read: {chosen}: {error}", "give a file that may be read"
         ) from error
-    return load(text, str(chosen), options)
+    effective = load(text, str(chosen), options)
+    found = _unusable(effective.config, parse(text, str(chosen)).lines)
+    if found:
+        raise _refusal(found, str(chosen))
+    return effective
 
 
 def to_settings(config: Config, run_dir: Path) -> model.Settings:
@@ -156,11 +168,8 @@ def to_settings(config: Config, run_dir: Path) -> model.Settings:
 def to_background(config: Config) -> tiers.Background:
     """
     How the pool is looked after.
-
-    The first scope decides on isolation until scopes are told apart.
     """
     chosen = config.compression.dictionary
-    scopes = config.scopes
     return tiers.Background(
         rules=tiers.Rules(
             cold_after_s=config.policy.cold_grace_period,
@@ -168,7 +177,6 @@ def to_background(config: Config) -> tiers.Background:
             defrag=config.pool.defrag,
         ),
         dictionary=tuple(chosen) if isinstance(chosen, list) else chosen,
-        isolation=scopes[0].isolation if scopes else "scope",
     )
 
 
@@ -177,7 +185,7 @@ def _check(
 ) -> tuple[list[Problem], Effective | None]:
     values: dict[str, Any] = dict(document.values)
     # `pool:` with nothing below it is a section of defaults.
-    for section in ("compression", "pool", "policy"):
+    for section in ("compression", "pool", "policy", "metrics", "hints"):
         if section in values and values[section] is None:
             values[section] = {}
     if "scopes" in values and values["scopes"] is None:
@@ -198,6 +206,21 @@ def _check(
         for line in (document.lines.get(key, 0),)
     }
     return [], Effective(config, sources)
+
+
+def _unusable(config: Config, lines: Mapping[str, int]) -> list[Problem]:
+    """What is wrong with the paths on this host."""
+    return [
+        Problem(key, _shown(path), _line(key, lines), problem, fix)
+        for key, path, problem, fix in paths.unusable(config)
+    ]
+
+
+def _refusal(found: list[Problem], name: str) -> InvalidSetting:
+    return InvalidSetting(
+        "\n".join(_sentence(problem, name) for problem in found),
+        "\n".join(dict.fromkeys(problem.fix for problem in found)),
+    )
 
 
 def _problem(

@@ -1,6 +1,19 @@
 """
 The sandboxes of a host through their lives: found, watched, planned for, acted on.
 
-    registry    scopes and control groups to sandboxes with their processes
-    scopes      what selects sandboxes: the file, and what commands added
+    settings        what it is started with
+    rules           what an operator sets, in the policy's terms
+    scopes          what selects sandboxes: the file, and what commands added
+    registry        control groups and processes to sandboxes
+    observer        what goes on in them: one `Life` each (life)
+    lifecycle       the tick: observe, plan, act
+    actions         what is done to their processes, with the engine
+    service         the face that everybody asks: `sandboxes.Fleet`
+    sandbox_socket  the socket through which sandboxes speak for themselves
+    assembly        all of it put together
 """
+
+from agentzip.fleet.assembly import FleetRunner
+from agentzip.fleet.settings import FleetSettings, fleet_settings
+
+__all__ = ["FleetRunner", "FleetSettings", "fleet_settings"]

@@ -4,7 +4,8 @@ Can this host run the pager, and if not, what is the smallest change that helps?
 Every check yields one finding: what was looked at, how it stands, the exact cause, the fix.
 A fix never asks for privileged mode or for loosening a setting of the whole host: where only that
 would help, the finding says that AgentZip cannot work here.
-Only what stops the pager is a `fail`; what makes it slower, smaller or less certain is a `warn`.
+Only what stops the pager is a `fail`; what makes it slower, smaller or less certain is a `warn`;
+what is good to know is a `note`.  What else deals with memory on the host is in surroundings.py.
 """
 
 import os
@@ -15,53 +16,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentzip.errors import AgentZipError
+from agentzip.host.finding import Finding, read
 from agentzip.host.groups import group_of
 from agentzip.host.memory import ROOT
+from agentzip.host.surroundings import look_around
 from agentzip.units import format_bytes
 
 __all__ = ["Finding", "Limits", "can_work", "current_limits", "examine", "examine_keeper"]
 
 _REQUIRED_FEATURES = {
-    "userfaultfd_device": "6.1",
-    "uffd_move": "6.8",
-    "uffd_wp_async": "6.7",
-    "pagemap_scan": "6.7",
-    "pidfd_thread": "6.9",
-    "pidfd_getfd": "5.6",
-    "ptrace": "3.4",
+    "userfaultfd_device": ("6.1", "faults of the kernel itself must come to the daemon, too"),
+    "uffd_move": ("6.8", "pages leave by it, whatever the program does with them meanwhile"),
+    "uffd_wp_async": ("6.7", "it tells which pages were written since they came back"),
+    "pagemap_scan": ("6.7", "it lists the pages that may leave"),
+    "pidfd_thread": ("6.9", "a borrowed thread is known by it, even when its number is reused"),
+    "pidfd_getfd": ("5.6", "the target's userfaultfd comes to the daemon by it"),
+    "ptrace": ("3.4", "a thread of the target is borrowed by it"),
 }
-"""Feature -> first kernel version that has it; without one of these nothing works."""
+"""Feature -> first kernel version that has it, and what it is for; without one nothing works."""
 
 _HELPFUL_FEATURES = {
-    "uffd_poison": "without it a damaged page ends its target instead of one access (Linux 6.6)",
-    "suspend_seccomp": "without it targets confined by seccomp are refused (Linux 4.3)",
+    "uffd_poison": "without it a damaged page ends its target instead of one access",
+    "suspend_seccomp": "without it targets confined by seccomp are refused",
 }
 
-_NEEDED_CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
+_NEEDED_CAPABILITIES = {
+    "CAP_SYS_PTRACE": (19, "without it no process of others can be borrowed"),
+    "CAP_SYS_ADMIN": (21, "without it the pages of others can be neither listed nor moved"),
+}
 
 _HELPFUL_CAPABILITIES = {
     "CAP_SYS_NICE": (23, "fault threads get no raised priority: slower faults on a busy host"),
     "CAP_IPC_LOCK": (14, "the daemon's memory is locked only up to the memlock limit"),
 }
 
+_DEVICE_WHY = "every target's faults come to the daemon through it"
+
 _MEMLOCK_BYTES_MIN = 64 * 2**20
 """Locked memory that keeps the fault path of the daemon resident."""
 
 _NOFILE_MIN = 4096
 """Descriptors for some hundred targets; each takes a handful in daemon and keeper."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was checked."""
-
-    name: str
-    status: str
-    """`ok`, `warn` or `fail`."""
-    cause: str
-    """What was found, exactly."""
-    fix: str = ""
-    """The smallest change that helps; empty if none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +103,7 @@ def examine(
         *_features(features),
         _yama(root),
         *_limits(limits or current_limits(), capabilities),
-        _swap(root),
-        _huge_pages(root),
+        *look_around(root),
     ]
 
 
@@ -119,15 +113,15 @@ def examine_keeper(daemon_pid: int, keeper_pid: int, root: Path = ROOT) -> Findi
     daemon, keeper = group_of(daemon_pid, root), group_of(keeper_pid, root)
     if daemon is None or keeper is None:
         return Finding(name, "ok", "not known: no unified hierarchy, or one of the two has ended")
-    ends_both = f"whoever ends {daemon} ends the keeper too, and with it every page that is out"
+    why = f"whoever ends {daemon} ends the keeper too, and with it every page that is out"
     if daemon == "/":
         return Finding(name, "ok", "both are in the root group, which nobody can end")
     if daemon == keeper:
-        return Finding(
-            name, "warn", f"shared with the daemon: {ends_both}", f"{fix}, with Delegate=yes"
-        )
+        fix = f"{fix}, with Delegate=yes"
+        return Finding(name, "warn", f"{daemon} is shared with the daemon", fix, why)
     if keeper.startswith(f"{daemon}/") and ".service" in daemon:
-        return Finding(name, "warn", f"below the daemon's, {keeper}: {ends_both}, by default", fix)
+        cause = f"below the daemon's, {keeper}, which is ended with it by default"
+        return Finding(name, "warn", cause, fix, why)
     return Finding(name, "ok", keeper)
 
 
@@ -135,12 +129,16 @@ def _architecture(machine: str) -> Finding:
     if machine == "x86_64":
         return Finding("architecture", "ok", machine)
     return Finding(
-        "architecture", "fail", f"{machine}: only x86_64 is supported", "use an x86-64 host"
+        "architecture",
+        "fail",
+        f"{machine}: only x86_64 is supported",
+        "use an x86-64 host",
+        "what a borrowed thread is made to do is written in machine code",
     )
 
 
 def _effective_capabilities(root: Path) -> int:
-    for line in _read(root, "proc/self/status").splitlines():
+    for line in read(root, "proc/self/status").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
@@ -148,7 +146,7 @@ def _effective_capabilities(root: Path) -> int:
 
 def _capabilities(effective: int) -> list[Finding]:
     findings = []
-    for name, bit in _NEEDED_CAPABILITIES.items():
+    for name, (bit, why) in _NEEDED_CAPABILITIES.items():
         if effective >> bit & 1:
             findings.append(Finding(name, "ok", "held"))
         else:
@@ -158,14 +156,15 @@ def _capabilities(effective: int) -> list[Finding]:
                     "fail",
                     "not in the effective set of this process",
                     f"run as root, or give the daemon this one capability: {name}",
+                    why,
                 )
             )
-    for name, (bit, consequence) in _HELPFUL_CAPABILITIES.items():
+    for name, (bit, why) in _HELPFUL_CAPABILITIES.items():
         if effective >> bit & 1:
             findings.append(Finding(name, "ok", "held"))
         else:
             fix = f"give the daemon {name}, or accept this"
-            findings.append(Finding(name, "warn", f"not held: {consequence}", fix))
+            findings.append(Finding(name, "warn", "not held", fix, why))
     return findings
 
 
@@ -178,6 +177,7 @@ def _device(root: Path) -> Finding:
             "there is no such device",
             "outside a container: use a kernel with CONFIG_USERFAULTFD, 6.1 or newer; "
             "inside one: hand in this one device",
+            _DEVICE_WHY,
         )
     if not os.access(path, os.R_OK | os.W_OK):
         return Finding(
@@ -185,6 +185,7 @@ def _device(root: Path) -> Finding:
             "fail",
             "this user may not open it for reading and writing",
             "run as root, or give the daemon's user read and write access to this one device",
+            _DEVICE_WHY,
         )
     return Finding(name, "ok", "present and accessible")
 
@@ -193,33 +194,36 @@ def _features(probe: Callable[[], dict[str, str]]) -> list[Finding]:
     try:
         causes = probe()
     except AgentZipError as error:
-        return [Finding("engine", "fail", str(error), error.hint)]
+        why = "it is what moves pages; nothing works without it"
+        return [Finding("engine", "fail", str(error), error.hint, why)]
     findings = []
     for name, cause in causes.items():
         if not cause:
             findings.append(Finding(name, "ok", "works"))
         elif name in _REQUIRED_FEATURES:
-            version = _REQUIRED_FEATURES[name]
+            version, why = _REQUIRED_FEATURES[name]
             fix = f"the kernel has it since Linux {version}: upgrade if it is older, else see cause"
-            findings.append(Finding(name, "fail", cause, fix))
+            findings.append(Finding(name, "fail", cause, fix, why))
         else:
-            consequence = _HELPFUL_FEATURES.get(name, "some functions are missing without it")
-            findings.append(Finding(name, "warn", f"{cause}: {consequence}", "use a newer kernel"))
+            why = _HELPFUL_FEATURES.get(name, "some functions are missing without it")
+            findings.append(Finding(name, "warn", cause, "use a newer kernel", why))
     findings += [
-        Finding(name, "fail", "the engine did not probe it", "reinstall agentzip")
-        for name in sorted(_REQUIRED_FEATURES.keys() - causes.keys())
+        Finding(name, "fail", "the engine did not probe it", "reinstall agentzip", why)
+        for name, (_, why) in sorted(_REQUIRED_FEATURES.items())
+        if name not in causes
     ]
     return findings
 
 
 def _yama(root: Path) -> Finding:
-    scope = _read(root, "proc/sys/kernel/yama/ptrace_scope").strip()
+    scope = read(root, "proc/sys/kernel/yama/ptrace_scope")
     if scope == "3":
         return Finding(
             "yama ptrace_scope",
             "fail",
             "3: this host forbids all tracing until it is restarted",
             "none: AgentZip cannot work where the administrator has ruled out tracing",
+            "a thread of each target is borrowed once, as a debugger does it",
         )
     if scope in {"1", "2"}:
         return Finding("yama ptrace_scope", "ok", f"{scope}: enough with CAP_SYS_PTRACE")
@@ -234,9 +238,9 @@ def _limits(limits: Limits, capabilities: int) -> list[Finding]:
         memlock = Finding(
             "memlock limit",
             "warn",
-            f"{format_bytes(limits.memlock_bytes)}: parts of the daemon may be swapped out, "
-            "which makes faults slower but never wrong",
+            f"{format_bytes(limits.memlock_bytes)}: parts of the daemon may be swapped out",
             f"raise it for the daemon to {format_bytes(_MEMLOCK_BYTES_MIN)} (LimitMEMLOCK=)",
+            "faults then wait for the host's swap: slower, never wrong",
         )
     if limits.nofile < 0 or limits.nofile >= _NOFILE_MIN:
         nofile = Finding("descriptor limit", "ok", str(limits.nofile))
@@ -244,45 +248,8 @@ def _limits(limits: Limits, capabilities: int) -> list[Finding]:
         nofile = Finding(
             "descriptor limit",
             "warn",
-            f"{limits.nofile}: further targets are refused once it is reached",
+            f"{limits.nofile}: too few for some hundred targets",
             f"raise it for the daemon to {_NOFILE_MIN} (LimitNOFILE=)",
+            "a target takes a handful of descriptors, and further ones are refused without them",
         )
     return [memlock, nofile]
-
-
-def _swap(root: Path) -> Finding:
-    areas = [line.split()[0] for line in _read(root, "proc/swaps").splitlines()[1:] if line]
-    zswap = _read(root, "sys/module/zswap/parameters/enabled").strip() in {"Y", "1"}
-    if not areas:
-        state = "no swap is active" + (" (zswap is on, without effect)" if zswap else "")
-        return Finding("swap below the pool", "ok", state)
-    compressed = zswap or any("zram" in area for area in areas)
-    how = "compressed a second time" if compressed else "written to disk in clear"
-    return Finding(
-        "swap below the pool",
-        "warn",
-        f"active: {', '.join(areas)}{' with zswap' if zswap else ''}; "
-        f"pages of the pool may be {how}",
-        "put the daemon in a control group with memory.swap.max=0; leave the host's swap as it is",
-    )
-
-
-def _huge_pages(root: Path) -> Finding:
-    text = _read(root, "sys/kernel/mm/transparent_hugepage/enabled")
-    mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else "not part of this kernel"
-    if mode == "always":
-        return Finding(
-            "transparent huge pages",
-            "warn",
-            "always: huge pages are split when they leave and do not come back as huge pages",
-            "none needed; programs that must keep theirs can be kept from being attached",
-        )
-    return Finding("transparent huge pages", "ok", mode)
-
-
-def _read(root: Path, name: str) -> str:
-    """Content of a file of the kernel; empty if this kernel does not have it."""
-    try:
-        return (root / name).read_text()
-    except OSError:
-        return ""

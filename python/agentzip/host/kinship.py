@@ -10,9 +10,7 @@ import contextlib
 import os
 import re
 
-from agentzip.host import processes
-
-__all__ = ["image_of", "own_domain"]
+__all__ = ["image_of"]
 
 _SCRIPT_SUFFIXES = (".py", ".js", ".mjs", ".cjs")
 
@@ -28,11 +26,6 @@ def image_of(pid: int) -> str:
         name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         return f"{name}:{exe.st_size}:{int(exe.st_mtime)}:{_script(pid)}"
     return ""
-
-
-def own_domain(pid: int) -> str:
-    """A trust domain that no other process is in, for `isolation: sandbox`."""
-    return f"sandbox:{pid}:{processes.process(pid).start_time}"
 
 
 def _script(pid: int) -> str:

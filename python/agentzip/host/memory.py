@@ -12,7 +12,15 @@ from pathlib import Path
 
 from agentzip.errors import NoSuchProcess, NotPermitted
 
-__all__ = ["ROOT", "MemoryUse", "memory_available", "memory_use", "own_overhead", "sum_use"]
+__all__ = [
+    "ROOT",
+    "MemoryUse",
+    "memory_available",
+    "memory_total",
+    "memory_use",
+    "own_overhead",
+    "sum_use",
+]
 
 ROOT = Path("/")
 """Where `/proc` is looked for unless a caller says otherwise."""
@@ -91,6 +99,11 @@ def memory_available(root: Path = ROOT) -> int:
         if len(words) == 2 and words[0] == "count:" and words[1].isdigit():
             listed += int(words[1]) * resource.getpagesize()
     return sizes["MemAvailable"] + listed
+
+
+def memory_total(root: Path = ROOT) -> int:
+    """Memory of the host, in bytes."""
+    return _kilobyte_fields((root / "proc" / "meminfo").read_text())["MemTotal"]
 
 
 def own_overhead(pids: Iterable[int], root: Path = ROOT) -> int:

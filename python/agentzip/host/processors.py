@@ -1,16 +1,24 @@
 """
-How busy the processors of this host are.
+How busy the processors of this host are, and what a process has taken of them.
 
 Pressure (`/proc/pressure/cpu`) says directly for how much of the time somebody waited for a
 processor; where the kernel has none, the busy share of `/proc/stat` between two looks must do.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentzip.errors import NoSuchProcess
 from agentzip.host.memory import ROOT
 
-__all__ = ["ProcessorTimes", "busy_share", "processor_times", "waiting_share"]
+__all__ = [
+    "ProcessorTimes",
+    "busy_share",
+    "processor_times",
+    "seconds_taken",
+    "waiting_share",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +55,19 @@ def waiting_share(root: Path = ROOT) -> float | None:
         if kind == "some" and "avg60" in fields:
             return float(fields["avg60"]) / 100
     return None
+
+
+def seconds_taken(pid: int, root: Path = ROOT) -> float:
+    """
+    Processor time that a process has taken with all its threads, in seconds.
+
+    Raises:
+        NoSuchProcess: there is none with this pid.
+    """
+    try:
+        stat = (root / "proc" / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NoSuchProcess(f"no such process: {pid}") from error
+    # Fields 14 and 15 of proc_pid_stat(5), counted behind the name, which may hold anything.
+    user, system = stat[stat.rindex(")") + 1 :].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ from typing import Self
 
 from agentzip.errors import Unsupported
 
-__all__ = ["FileRead", "FileTracing"]
+__all__ = ["FileRead", "FileTracing", "reads_in"]
 
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls of the mount interface (fsopen(2)); the same numbers on every 64-bit machine."""
@@ -99,7 +99,7 @@ class FileTracing:
         """The next reads; waits for the first one."""
         data = self._rest + os.read(self._pipe, bytes_max)
         whole, _, self._rest = data.rpartition(b"\n")
-        return [_read_of(match) for match in _LINE.finditer(whole)]
+        return reads_in(whole)
 
     def close(self) -> None:
         """Stop tracing and remove every trace of it."""
@@ -132,6 +132,11 @@ class FileTracing:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(name, dir_fd=self._root)
+
+
+def reads_in(lines: bytes) -> list[FileRead]:
+    """The reads that whole lines of a trace tell of; other lines are passed over."""
+    return [_read_of(match) for match in _LINE.finditer(lines)]
 
 
 def _read_of(match: re.Match[bytes]) -> FileRead:

@@ -76,7 +76,7 @@ class TargetState:
     idle_s: float
     """Since the last page out or refault."""
     expected_wait_s: float | None = None
-    """What the sandbox said of the whole wait; None if it said nothing."""
+    """Of the whole wait, from what the sandbox said or its history; None if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Background:
-    """How much background work there is, with which dictionaries, and who may share."""
+    """How much background work there is, and with which dictionaries."""
 
     rules: Rules = field(default_factory=Rules)
     dictionary: Literal["auto", "prebuilt", "none"] | tuple[str, ...] = "auto"
@@ -121,8 +121,6 @@ class Background:
     `auto`: trained ones, and prebuilt ones until there are any; `prebuilt`: only those; `none`; or
     names of prebuilt ones.
     """
-    isolation: Literal["scope", "sandbox"] = "scope"
-    """Trust domain: all targets of the scope, or each target for itself."""
 
 
 @dataclass(frozen=True, slots=True)

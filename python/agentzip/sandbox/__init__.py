@@ -1,6 +1,7 @@
 """
 What runs inside a sandbox, of its own free will.
 
+    here        `waiting`: say what the sandbox waits for; one file that can be copied alone
     memory      `trim`: give back what the program does not need
     trim_socket `serve_trim`: let the host ask for that, over a Unix socket
     chromium    `trim_browser`: the same for a browser, over its DevTools port

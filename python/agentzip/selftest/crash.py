@@ -57,7 +57,7 @@ def _kills_wanted() -> int:
 
 @check("crash/named-steps", 240)
 def named_steps(stage: Stage) -> None:
-    """The daemon dies at each named step of attach, page out, page in, events and detach."""
+    """The daemon dies at each named step: of attach, page out, prefetch, events and detach."""
     missed = []
     with _crowd(stage, 31) as crowd:
         crowd.start()

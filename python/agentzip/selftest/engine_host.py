@@ -54,6 +54,10 @@ class Host:
                 return asdict(self.engine.attach(pid))
         return asdict(self.engine.attach(pid))
 
+    def wake(self, pid: int) -> Answer:
+        """Bring home what a target has learned."""
+        return asdict(self.engine.wake(pid))
+
     def page_out(self, pid: int) -> Answer:
         """Move everything out."""
         return asdict(self.engine.page_out(pid))
@@ -170,6 +174,10 @@ class Host:
             self.attach(pid)
         elif chance < 0.65:
             self.engine.page_in(pid)
+        elif chance < 0.75:
+            # Settings die with the engine; from here on refaults bring pages as well.
+            self.engine.set_prefetch(pid, replay=True, window_min=16, window_max=256)
+            self.engine.wake(pid)
         else:
             self.engine.page_out(pid)
 
@@ -217,6 +225,7 @@ class Host:
             "page_in": self.page_in,
             "detach": self.detach,
             "train": self.train,
+            "wake": self.wake,
             "recode": self.recode,
             "spill": self.spill,
             "census": self.census,

@@ -18,6 +18,10 @@ _OPS_WITH_FORKS = 200_000
 _OPS_WITH_MOVES = 80_000
 """Together more than a million operations in each run of the tests."""
 
+_OPS_WITH_PREFETCH = 120_000
+_ASLEEP_SECONDS = 0.02
+"""How long a target is left alone between a page out and its wake."""
+
 _PAGE_OUTS = 200
 _DETACH_SECONDS = 6.0
 
@@ -27,7 +31,9 @@ _HOLD_MS = 8_000
 """Changing the protection of so many pages locks an address space for a tenth of a second."""
 
 
-def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
+def _stress(
+    stage: Stage, operations: int, seed: int, *options: str, prefetch: bool = False
+) -> None:
     stage.open(algorithm="lz4")
     target = stage.start(
         *(stage.program("stress"), "--ops", str(operations), "--threads", "4"),
@@ -35,6 +41,8 @@ def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
         verify="",
     )
     stage.attach(target, "when asked")
+    if prefetch:
+        stage.engine.set_prefetch(target.pid, replay=True, window_min=16, window_max=256)
     stop = threading.Event()
     passes: list[int] = []
     failures: list[str] = []
@@ -43,6 +51,9 @@ def _stress(stage: Stage, operations: int, seed: int, *options: str) -> None:
         while not stop.is_set():
             try:
                 passes.append(stage.page_out(target).pages_moved)
+                # Every other wake is left to be seen.
+                if prefetch and not stop.wait(_ASLEEP_SECONDS) and len(passes) % 2:
+                    stage.engine.wake(target.pid)
             except (AgentZipError, OSError) as error:
                 # The last page out may meet a target that has just ended.
                 if not stop.wait(0.2) and target.alive():
@@ -85,6 +96,12 @@ def stress_forks(stage: Stage) -> None:
 def stress_moves(stage: Stage) -> None:
     """Threads move mappings to places that others have just left: events come out of order."""
     _stress(stage, _OPS_WITH_MOVES, 13, "--moves", "on")
+
+
+@check("exact/stress-prefetch", 170)
+def stress_prefetch(stage: Stage) -> None:
+    """Wakes and windows bring pages home while mappings move, come and go."""
+    _stress(stage, _OPS_WITH_PREFETCH, 15, "--moves", "on", "--forks", "on", prefetch=True)
 
 
 @check("exact/detach-under-moves", 90)

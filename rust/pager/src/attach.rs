@@ -225,7 +225,7 @@ fn device_error(cause: io::Error) -> Error {
 /// with all its pages home, and the call can be repeated.
 pub fn detach(shared: &Shared, space: &Space, memory_floor: u64) -> Result<DetachReport> {
     let begin = Instant::now();
-    let _operation = space.operation.lock();
+    let _operation = space.claim();
     let mut report = DetachReport::default();
     space.table.set_phase(Phase::Detaching);
     match bring_all_home(shared, space, memory_floor) {

@@ -185,6 +185,7 @@ fn bring(
         }
     };
     if answer == Answer::Done {
+        space.note_refault(&mut core, shared, page);
         increment(&shared.counters.faults);
         increment(&shared.counters.faults_disk);
         space.faults.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! All parts of one host's pager together: what the binding drives.
 
+use crate::ahead::Sizes;
 use crate::attach::{AttachReport, DetachReport, Kinship, attach, detach};
 use crate::census::{CensusRow, census};
 use crate::compact::{CompactReport, compact};
@@ -8,18 +9,22 @@ use crate::disk_tier::DiskTier;
 use crate::error::{Error, Result};
 use crate::fault_loop;
 use crate::features;
+use crate::habit::{self, RefaultRange};
 use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
-use crate::page_out::{PageOutReport, await_worker, page_out};
+use crate::page_out::{PageOutReport, Wanted, await_worker, page_out};
 use crate::points;
+use crate::prefetch::{self, WakeReport};
 use crate::recode::{self, RecodeReport, dictionary_for, recode};
 use crate::references::Reference;
+use crate::region;
 use crate::shared::{Kit, Queue, Settings, Shared};
 use crate::space::Space;
 use crate::spill::{SpillReport, spill};
 use crate::store::Store;
 use crate::takeover::{Estate, take_over};
-use crate::target::Target;
+use crate::target::{self, Target};
+use crate::template;
 use crate::train::{self, Training, train};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
@@ -41,6 +46,17 @@ const SWEEP_ROUNDS: u32 = 5;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// Memory that page ins leave to the host.
 const MEMORY_FLOOR: u64 = 64 << 20;
+
+/// What a target has learned.
+#[derive(Clone, Debug)]
+pub struct LearnedSet {
+    /// Pages.
+    pub pages: u64,
+    /// Wakes that it was learned from, and those that only used it.
+    pub wakes: u64,
+    /// Byte addresses, the surest first.
+    pub ranges: Vec<Range<u64>>,
+}
 
 /// The pager of one host.
 pub struct Engine {
@@ -91,6 +107,8 @@ impl Engine {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads =
             fault_loop::start(&shared, &stop).map_err(Error::os("starting the fault threads"))?;
+        let workers = prefetch::start(&shared, &stop);
+        threads.extend(workers.map_err(Error::os("starting the prefetch workers"))?);
         if shared.store.disk().is_some() {
             let readers = disk_reads::start(&shared, &stop);
             threads.extend(readers.map_err(Error::os("starting the disk readers"))?);
@@ -187,13 +205,8 @@ impl Engine {
     ///
     /// # Errors
     /// `NotAttached`, `TargetBusy`, `TargetGone`.
-    pub fn page_out(
-        &self,
-        pid: i32,
-        ranges: Option<&[Range<u64>]>,
-        keep: &[Range<u64>],
-    ) -> Result<PageOutReport> {
-        page_out(&self.shared, &*self.space(pid)?, ranges, keep)
+    pub fn page_out(&self, pid: i32, wanted: Wanted<'_>) -> Result<PageOutReport> {
+        page_out(&self.shared, &*self.space(pid)?, wanted)
     }
 
     /// Page in.
@@ -222,6 +235,70 @@ impl Engine {
             self.shared.forget(&space);
         }
         Ok(report)
+    }
+
+    /// The sandbox of a target wakes: bring home what it has learned to need.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetGone`.
+    pub fn wake(&self, pid: i32, pages_max: Option<usize>) -> Result<WakeReport> {
+        prefetch::wake(&self.shared, &self.space(pid)?, pages_max.unwrap_or(usize::MAX))
+    }
+
+    /// Choose what refaults of a target set off: a replay of its wake, and windows.
+    ///
+    /// # Errors
+    /// `NotAttached`; `InvalidSetting` that names the field.
+    pub fn set_prefetch(&self, pid: i32, replay: bool, window: Sizes) -> Result<()> {
+        window.check()?;
+        let space = self.space(pid)?;
+        let mut core = space.core.lock();
+        core.habit.replay = replay;
+        core.ahead.set_sizes(window);
+        Ok(())
+    }
+
+    /// What a target has learned, as ranges of addresses, the surest first.
+    ///
+    /// # Errors
+    /// `NotAttached`.
+    pub fn learned(&self, pid: i32) -> Result<LearnedSet> {
+        let space = self.space(pid)?;
+        let pages = space.core.lock().habit.pages().to_vec();
+        let wakes = space.tally.wakes.load(Ordering::Relaxed);
+        Ok(LearnedSet { pages: pages.len() as u64, wakes, ranges: habit::ranges_of(&pages) })
+    }
+
+    /// What a target has learned, independent of its addresses.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetGone`.
+    pub fn export_learned(&self, pid: i32) -> Result<Vec<u8>> {
+        let space = self.space(pid)?;
+        let regions = region::parse(&target::read_maps(pid, false)?);
+        let pages = space.core.lock().habit.pages().to_vec();
+        Ok(template::export(&regions, &space.header.area, &pages))
+    }
+
+    /// Let a target begin with what another one has learned; returns how many pages it can use.
+    ///
+    /// # Errors
+    /// `NotAttached`, `TargetGone`; `InvalidSetting`: the data is no learned set.
+    pub fn import_learned(&self, pid: i32, data: &[u8]) -> Result<u64> {
+        let space = self.space(pid)?;
+        let regions = region::parse(&target::read_maps(pid, false)?);
+        let pages = template::import(data, &regions, &space.header.area)?;
+        let count = pages.len() as u64;
+        space.core.lock().habit.adopt(pages);
+        Ok(count)
+    }
+
+    /// Pages of a target that came back because they were touched, since the last call.
+    ///
+    /// # Errors
+    /// `NotAttached`.
+    pub fn refaults(&self, pid: i32) -> Result<Vec<RefaultRange>> {
+        Ok(self.space(pid)?.core.lock().habit.take_refaults())
     }
 
     /// Detach.

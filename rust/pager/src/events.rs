@@ -20,7 +20,7 @@
 //!   all this, so moves are the only way for a watched mapping to appear.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
-use crate::order::{self, Event, Role};
+use crate::order::{self, Event};
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
@@ -69,10 +69,14 @@ mod head {
     pub const READ_BITS: u64 = 0xffff;
     /// It may have taken effect in part.
     pub const BEGUN: u64 = 1 << 8;
-    /// It took effect ...
+    /// It took effect.
     pub const DONE: u64 = 1 << 9;
-    /// ... as this one of the window.
+    /// It says nothing new.
+    pub const ECHO: u64 = 1 << 10;
+    /// As which one of the window it is applied, from 1; 0: not known yet.
     pub const TURN_SHIFT: u32 = 32;
+    /// Both of these.
+    pub const NOTED: u64 = u64::MAX << TURN_SHIFT | ECHO;
 }
 
 /// A move that was applied together with other events.
@@ -99,8 +103,12 @@ impl Noted<'_> {
         (self.word >> head::READ_SHIFT) & head::READ_BITS
     }
 
+    const fn turn(&self) -> u64 {
+        self.word >> head::TURN_SHIFT
+    }
+
     const fn plain(&self) -> Event {
-        Event { message: self.message, read: self.read(), done: self.is(head::DONE) }
+        Event { message: self.message, read: self.read() }
     }
 
     /// The move that it was, if it was one and took effect.
@@ -283,9 +291,8 @@ impl Space {
 
     /// Apply the events in the journal, which no other event is open with.
     ///
-    /// An event stays in the journal until all are applied, because the others are judged by what
-    /// became of it; applying one twice does no harm, if nothing else was applied in between.  So a
-    /// new engine goes on exactly where a killed one stopped.
+    /// All have their turn before the first is applied; applying one twice does no harm, if nothing
+    /// else was applied in between.  So a new engine goes on exactly where a killed one stopped.
     fn apply_window(
         &self,
         core: &mut Core,
@@ -293,27 +300,33 @@ impl Space {
         kit: &mut Kit,
         landscape: &[Range<u64>],
     ) {
-        loop {
-            let events: Vec<Noted<'_>> = self.noted().collect();
-            let done = events.iter().filter(|event| event.is(head::DONE)).count();
-            if done == events.len() {
-                break;
-            }
-            let window: Vec<Event> = events.iter().map(Noted::plain).collect();
-            let begun = |event: &Noted<'_>| event.is(head::BEGUN) && !event.is(head::DONE);
-            let chosen = events.iter().position(begun).unwrap_or_else(|| {
-                order::choose(&window, |range| self.is_occupied(range), landscape)
-            });
-            let event = &events[chosen];
+        if self.noted().any(|event| event.turn() == 0) {
+            self.note_turns(landscape);
+        }
+        let mut events: Vec<Noted<'_>> = self.noted().collect();
+        events.sort_by_key(Noted::turn);
+        for event in events.iter().filter(|event| !event.is(head::DONE)) {
             event.head.store(event.word | head::BEGUN, Ordering::Release);
             points::pass("event.begun");
-            let echo = order::roles(&window)[chosen] == Role::Echo;
-            self.apply(core, shared, kit, event.message, echo);
+            self.apply(core, shared, kit, event.message, event.is(head::ECHO));
             points::pass("event.applied");
-            let turn = (done as u64 + 1) << head::TURN_SHIFT;
-            event.head.store(event.word | head::BEGUN | head::DONE | turn, Ordering::Release);
+            event.head.store(event.word | head::BEGUN | head::DONE, Ordering::Release);
         }
         self.end_window(core, shared);
+    }
+
+    /// Note with each event its turn.
+    fn note_turns(&self, landscape: &[Range<u64>]) {
+        let events: Vec<Noted<'_>> = self.noted().collect();
+        let window: Vec<Event> = events.iter().map(Noted::plain).collect();
+        let turns = order::put_in_order(&window, |range| self.is_occupied(range), landscape);
+        for (number, turn) in (1..).zip(turns) {
+            let event = &events[turn.index];
+            let echo = if turn.echo { head::ECHO } else { 0 };
+            let noted = number << head::TURN_SHIFT | echo | event.word & !head::NOTED;
+            event.head.store(noted, Ordering::Release);
+            points::pass("event.turn_noted");
+        }
     }
 
     fn end_window(&self, core: &mut Core, shared: &Shared) {
@@ -426,6 +439,7 @@ impl Space {
     }
 
     fn move_entries(&self, core: &mut Core, shared: &Shared, part: &Moved) {
+        core.habit.moved(part.from, part.to, part.count);
         let moved = self.table.move_range(part.from, part.to, part.count, |_, entry| {
             if let Entry::Staged { slot } = entry {
                 self.release_slot(core, shared, slot);
@@ -449,7 +463,7 @@ impl Space {
     /// mappings are.
     pub fn undo_moves_after_fork(&self, _core: &Core, shared: &Shared, child: &Self) {
         let mut done: Vec<Noted<'_>> = self.noted().filter(|event| event.is(head::DONE)).collect();
-        done.sort_by_key(|event| event.word >> head::TURN_SHIFT);
+        done.sort_by_key(Noted::turn);
         for moved in done.iter().rev().filter_map(Noted::moved) {
             let at = |page: PageNumber| child.descriptor.watches(page.start().0);
             if at(moved.to) == Some(false) && at(moved.from) == Some(true) {

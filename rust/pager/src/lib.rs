@@ -8,6 +8,8 @@
 
 /// Page numbers and byte addresses.
 pub mod address;
+/// How much of a touched page's neighbourhood to bring along.
+pub mod ahead;
 /// What a page out would gain, without an attach.
 pub mod analyze;
 /// Borrow a process and give it back as it was found.
@@ -48,6 +50,8 @@ pub mod fault_loop;
 pub mod features;
 /// A target forked.
 pub mod fork;
+/// Which pages a space needs when it wakes.
+pub mod habit;
 /// The keeper, from the engine's side.
 pub mod keeper;
 /// Addresses made comparable between processes.
@@ -70,6 +74,8 @@ pub mod passage;
 pub mod points;
 /// Slots and references of the pool.
 pub mod pool;
+/// Learned pages home before they are touched.
+pub mod prefetch;
 /// Staged pages into the pool.
 pub mod publish;
 /// Ranges that the program is about to empty.
@@ -107,6 +113,8 @@ pub mod sys;
 pub mod takeover;
 /// One foreign process from outside.
 pub mod target;
+/// Learned sets from one process to another of its kind.
+pub mod template;
 /// A dictionary from a program's own pages.
 pub mod train;
 /// Writes for a borrower that must not wait.

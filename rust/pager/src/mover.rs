@@ -155,13 +155,18 @@ impl<'a, 'w> Mover<'a, 'w> {
         Ok(mover)
     }
 
-    /// Move all pieces out; ends early when the pool is full.
+    /// Move all pieces out; ends early when the pool is full, when the target wakes, or when
+    /// `pages_max` pages have moved.
     ///
     /// # Errors
     /// The worker is lost.  If the space is `unsettled` then, a step was cut short.
-    pub fn run(&mut self, mut pieces: Vec<Piece>) -> Result<()> {
+    pub fn run(&mut self, mut pieces: Vec<Piece>, pages_max: u64) -> Result<()> {
         pieces.reverse();
         while !pieces.is_empty() && !self.report.pool_full {
+            self.report.interrupted = self.space.wakes_now();
+            if self.report.interrupted || self.report.pages_moved >= pages_max {
+                break;
+            }
             let step = self.take_step(&mut pieces);
             let populated = step.first().is_some_and(|piece| piece.populated);
             let (slots, leftover) = self.move_step(&step)?;

@@ -20,6 +20,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages decoded and copied at a time: long enough for fast copies, short enough that a fault in
 /// between waits some 100 us at most.
 const BATCH_PAGES: usize = 64;
+/// Pages so far apart are looked at apart.
+const GAP_PAGES: u64 = 128;
 /// How often to look at available memory, in batches.
 const MEMORY_CHECK: usize = 64;
 /// How long to try one batch while the program keeps changing its address space or memory is short.
@@ -46,11 +48,12 @@ pub struct PageInReport {
 
 /// A decoded page waiting to be copied in.
 #[derive(Clone, Copy, Debug)]
-struct Ready {
-    page: PageNumber,
-    entry: Entry,
+pub(crate) struct Ready {
+    pub(crate) page: PageNumber,
+    /// What was decoded; if that changed since, somebody else's answer stands.
+    pub(crate) entry: Entry,
     /// Whether the buffer holds its contents; if not, they cannot be produced.
-    good: bool,
+    pub(crate) good: bool,
 }
 
 /// Bring home the pages of `ranges` (all if `None`); stop when less than `memory_floor` bytes of
@@ -64,7 +67,7 @@ pub fn page_in(
     ranges: Option<&[Range<u64>]>,
     memory_floor: u64,
 ) -> Result<PageInReport> {
-    let _operation = space.operation.lock();
+    let _operation = space.claim();
     bring_home(shared, space, ranges, memory_floor)
 }
 
@@ -121,7 +124,7 @@ pub fn bring_home(
                 break;
             };
             points::pass("page_in.decoded");
-            install_batch(shared, space, &mut kit, &ready, &buffer, &mut report)?;
+            install_batch(shared, space, &mut kit, &ready, &buffer, &mut report, PATIENCE)?;
             points::pass("page_in.installed");
         }
     }
@@ -153,29 +156,44 @@ fn look(
         entries.retain(|(_, entry)| !matches!(entry, Entry::Kept(_) | Entry::Lost));
     }
     let (pages, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
-    let decode = |((page, entry), out): ((PageNumber, Entry), &mut Page)| {
-        let good = match entry {
-            Entry::Same { fill } => {
-                fill_page(fill, out);
-                true
-            }
-            Entry::Pooled(stored) => shared.store.get(&stored, &mut kit.reader, out),
-            Entry::Staged { slot } => space.read_slot(slot, out),
-            Entry::Absent | Entry::Kept(_) | Entry::Lost => false,
-        };
+    let decoded = entries.into_iter().zip(pages).map(|((page, entry), out)| {
+        let good = decode(shared, space, kit, &entry, out);
         Ready { page, entry, good }
-    };
-    Some(entries.into_iter().zip(pages).map(decode).collect())
+    });
+    Some(decoded.collect())
 }
 
-/// Copy a decoded batch in, in runs, leaving out what changed since.
-fn install_batch(
+/// Put the contents of an entry into `out`; false if they cannot be produced.
+pub(crate) fn decode(
+    shared: &Shared,
+    space: &Space,
+    kit: &mut Kit,
+    entry: &Entry,
+    out: &mut Page,
+) -> bool {
+    match *entry {
+        Entry::Same { fill } => {
+            fill_page(fill, out);
+            true
+        }
+        Entry::Pooled(stored) => shared.store.get(&stored, &mut kit.reader, out),
+        Entry::Staged { slot } => space.read_slot(slot, out),
+        Entry::Absent | Entry::Kept(_) | Entry::Lost => false,
+    }
+}
+
+/// Copy a decoded batch (in order of addresses) in, in runs, leaving out what changed since.
+///
+/// # Errors
+/// `TargetGone`; the kernel's refusal, after trying for as long as `patience`.
+pub(crate) fn install_batch(
     shared: &Shared,
     space: &Space,
     kit: &mut Kit,
     ready: &[Ready],
     buffer: &[u8],
     report: &mut PageInReport,
+    patience: Duration,
 ) -> Result<()> {
     let gone = || {
         space.set_gone();
@@ -191,7 +209,7 @@ fn install_batch(
             Ok(count) => index += count,
             Err(Install::Gone) => return Err(gone()),
             Err(refusal) => {
-                if began.elapsed() > PATIENCE {
+                if began.elapsed() > patience {
                     return Err(give_up(space, refusal));
                 }
                 if space.drain(&mut core, shared, kit) == Answer::Gone {
@@ -321,17 +339,16 @@ fn settle_run(
 
 /// A guard page (MADV_GUARD_INSTALL) has no contents, and a copy would destroy the guard.
 fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]) {
-    let (Some(pagemap), Some(first), Some(last)) =
-        (space.pagemap.as_ref(), ready.first(), ready.last())
-    else {
-        return;
-    };
+    let Some(pagemap) = space.pagemap.as_ref() else { return };
     let filter = Filter { all_of: GUARD, any_of: 0, none_of: 0 };
     let mut guarded = Vec::new();
-    let range = first.page.start().0..last.page.forward(1).start().0;
-    // Kernels before 6.15 cannot tell; they are also too old for most programs to use guards.
-    if pagemap.scan(range, filter, &mut guarded).is_err() {
-        return;
+    // What lies between scattered pages would take long to walk through.
+    for part in ready.chunk_by(|one, next| next.page.0 - one.page.0 <= GAP_PAGES) {
+        let range = part[0].page.start().0..part[part.len() - 1].page.forward(1).start().0;
+        // Kernels before 6.15 cannot tell; they are also too old for most programs to use guards.
+        if pagemap.scan(range, filter, &mut guarded).is_err() {
+            return;
+        }
     }
     for range in guarded {
         let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page();

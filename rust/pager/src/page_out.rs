@@ -13,7 +13,7 @@
 //! move nobody reads events, and any change of a watched mapping leaves an unread event behind,
 //! with which the kernel refuses to move (EAGAIN); a mapping that is not watched is not scanned.
 
-use crate::address::PAGE_SIZE;
+use crate::address::{PAGE_SIZE, PageNumber};
 use crate::attach;
 use crate::borrow::with_worker;
 use crate::error::{Error, Result};
@@ -69,20 +69,32 @@ pub struct PageOutReport {
     pub hold: Vec<Duration>,
     /// The pool reached its cap; what was not stored went home.
     pub pool_full: bool,
+    /// It ended early, because the target wakes.
+    pub interrupted: bool,
 }
 
-/// Page out what `ranges` names (everything if `None`) of what may leave, but for `keep`.
+/// What of a target to page out.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Addresses to consider; everything if `None`.
+    pub ranges: Option<&'a [Range<u64>]>,
+    /// Addresses that stay.
+    pub keep: &'a [Range<u64>],
+    /// No further step begins once so many pages have moved.
+    pub pages_max: u64,
+}
+
+/// Page out what is wanted of what may leave; a wake of the target ends it with the step at work.
 ///
 /// # Errors
 /// `TargetBusy`, `TargetGone`; the pages of a failed step are home again.
 pub fn page_out(
     shared: &Shared,
     space: &Space,
-    ranges: Option<&[Range<u64>]>,
-    keep: &[Range<u64>],
+    wanted: Wanted<'_>,
 ) -> Result<PageOutReport> {
     let begin = Instant::now();
-    let _operation = space.operation.lock();
+    let _operation = space.claim();
     let target = space.target()?;
     finish_former(shared, space)?;
     let known = space.core.lock().quarantine.len();
@@ -90,23 +102,35 @@ pub fn page_out(
         let looks = target::look_at_threads(target.pid);
         space.core.lock().quarantine.judge(known, &looks);
     }
-    let mut report = PageOutReport::default();
     let regions = region::parse(&target::read_maps(target.pid, true)?);
-    let pieces = plan(shared, space, &target, &regions, ranges, keep, &mut report)?;
+    space.end_wake(&regions);
+    let report = move_out(shared, space, &target, &regions, wanted);
+    space.core.lock().habit.sleep(Instant::now(), space.pages_out());
+    report.map(|report| PageOutReport { elapsed: begin.elapsed(), ..report })
+}
+
+fn move_out(
+    shared: &Shared,
+    space: &Space,
+    target: &Target,
+    regions: &[Region],
+    wanted: Wanted<'_>,
+) -> Result<PageOutReport> {
+    let mut report = PageOutReport::default();
+    let pieces = plan(shared, space, target, regions, wanted.ranges, wanted.keep, &mut report)?;
     if pieces.is_empty() {
-        report.elapsed = begin.elapsed();
         return Ok(report);
     }
     let memory = space.memory.as_ref().ok_or(Error::NotAttached(target.pid))?;
-    let result = with_worker(&target, memory, shared.settings.limits(), |worker| {
+    let result = with_worker(target, memory, shared.settings.limits(), |worker| {
         space.table.set_worker(worker.thread());
         report.stop = worker.loan.stop;
         shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
-        if !is_mapped(&space.header.area, &regions) {
+        if !is_mapped(&space.header.area, regions) {
             attach::make_area(worker, &space.header.area, &space.descriptor)?;
         }
         let mut mover = Mover::open(shared, space, worker, &mut report)?;
-        mover.run(pieces)
+        mover.run(pieces, wanted.pages_max)
     });
     if result.is_ok() {
         space.table.set_worker(0);
@@ -122,7 +146,6 @@ pub fn page_out(
     // Faults that this thread read while it had the lock, and could not answer, are the fault
     // thread's again.
     shared.nudge(space.id());
-    report.elapsed = begin.elapsed();
     match result {
         // Whatever went wrong, it went wrong because there is nobody left.
         Err(_) if !space.descriptor.is_alive() => {
@@ -296,6 +319,18 @@ fn live_ranges(target: &Target, regions: &[Region]) -> Vec<Range<u64>> {
 }
 
 impl Space {
+    /// A page out ends the wake before it: learn from it.
+    fn end_wake(&self, regions: &[Region]) {
+        let mut fold = self.core.lock().habit.close();
+        let is_mapped = |page: PageNumber| {
+            let address = page.start().0;
+            let place = regions.partition_point(|region| region.range.end <= address);
+            regions.get(place).is_some_and(|region| region.range.contains(&address))
+        };
+        fold.fold(|page| self.is_out(page), is_mapped);
+        self.core.lock().habit.reopen(fold);
+    }
+
     /// The process behind this space, checked to be the one it was.
     ///
     /// # Errors

@@ -120,7 +120,12 @@ impl Mover<'_, '_> {
                     core.slots[*slot as usize].kept = None;
                     Entry::Pooled(stored)
                 }
-                other => other,
+                other => {
+                    if place.kept.is_some() {
+                        core.habit.written(page);
+                    }
+                    other
+                }
             };
             // The entry's place in the table exists: it was marked there.
             let _ = self.space.table.set(page, published);

@@ -156,7 +156,11 @@ impl Space {
             Entry::Lost => return Some(self.answer_lost(shared, page, &entry)),
         };
         points::pass("fault.installed");
-        Some(self.finish(core, shared, (page, &entry), next, installed))
+        let answer = self.finish(core, shared, (page, &entry), next, installed);
+        if matches!(installed, Install::Done | Install::Partial(_)) {
+            self.note_refault(core, shared, page);
+        }
+        Some(answer)
     }
 
     /// Draw the consequences of having put a page in place, or of why it could not be.

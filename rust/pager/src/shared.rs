@@ -7,6 +7,7 @@ use crate::codec::Algorithm;
 use crate::disk_reads::DiskReads;
 use crate::error::{Error, Result};
 use crate::page_table::Entry;
+use crate::prefetch::Prefetch;
 use crate::space::Space;
 use crate::stats::{Counters, Histogram};
 use crate::store::{Reader, Store};
@@ -160,6 +161,8 @@ pub struct Shared {
     pub caches: Caches,
     /// Pages on the disk that somebody waits for.
     pub disk_reads: DiskReads,
+    /// Pages that will be touched soon.
+    pub prefetch: Prefetch,
     /// Why pages were lost, the last ones.
     pub losses: Mutex<VecDeque<String>>,
     /// Compactions one at a time.
@@ -181,6 +184,8 @@ pub struct Shared {
     pub stop: Histogram,
     /// How long faults of a target had to wait for a move.
     pub hold: Histogram,
+    /// From a wake, announced or seen, until the learned set is home.
+    pub wake: Histogram,
 }
 
 impl Shared {
@@ -192,6 +197,7 @@ impl Shared {
             store: Arc::new(store),
             caches: Caches::default(),
             disk_reads: DiskReads::default(),
+            prefetch: Prefetch::default(),
             losses: Mutex::new(VecDeque::new()),
             compacting: Mutex::new(()),
             spaces: RwLock::new(HashMap::new()),
@@ -202,6 +208,7 @@ impl Shared {
             service: Histogram::new(),
             stop: Histogram::new(),
             hold: Histogram::new(),
+            wake: Histogram::new(),
         }
     }
 

@@ -14,19 +14,21 @@
 //! ```
 
 use crate::address::{PAGE_SIZE, PageNumber};
+use crate::ahead::Ahead;
 use crate::error::{Error, Result};
-use crate::page_table::{HEADER_WORDS, OWN_HEADER_WORD, PageTable, Stored};
+use crate::habit::{Habit, Tally};
+use crate::page_table::{Entry, HEADER_WORDS, OWN_HEADER_WORD, PageTable, Stored};
 use crate::quarantine::Quarantine;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::mapping::SharedMapping;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::{MESSAGE_WORDS, Userfaultfd};
 use crate::target::Target;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Version of the table header, the entries and the pool.
 pub const STATE_FORMAT: u64 = 2;
@@ -366,6 +368,10 @@ pub struct Core {
     pub unborn: Vec<Arc<Space>>,
     /// Ranges that the program is about to empty.
     pub quarantine: Quarantine,
+    /// What it needs when it wakes.  Not kept beyond a kill.
+    pub habit: Habit,
+    /// Where it walks through its memory.
+    pub ahead: Ahead,
 }
 
 /// One managed address space.
@@ -395,6 +401,14 @@ pub struct Space {
     pub faults: AtomicU64,
     /// Of those, faults on never-populated pages.
     pub faults_zero: AtomicU64,
+    /// What became of its learned set.
+    pub tally: Arc<Tally>,
+    /// Its learned set is being brought home.
+    pub prefetching: AtomicBool,
+    /// How many wait for `operation` and will not wait for a prefetch.
+    claims: AtomicUsize,
+    /// Threads that wait for the operation lock to wake the target.
+    wakers: AtomicUsize,
 }
 
 impl Space {
@@ -411,6 +425,7 @@ impl Space {
         let others = SCRATCH_BYTES + PAGE_SIZE as u64;
         let slots = (header.area.end - header.area.start).saturating_sub(others);
         let slots = (slots / PAGE_SIZE as u64) as usize;
+        let core = Core { slots: vec![Slot::default(); slots], ..Core::default() };
         Self {
             command: target.map_or_else(String::new, |target| target.command.clone()),
             header,
@@ -418,12 +433,44 @@ impl Space {
             memory,
             pagemap,
             table,
-            core: Mutex::new(Core { slots: vec![Slot::default(); slots], ..Core::default() }),
+            tally: core.habit.tally(),
+            core: Mutex::new(core),
             operation: Mutex::new(()),
             gone: AtomicBool::new(false),
             faults: AtomicU64::new(0),
             faults_zero: AtomicU64::new(0),
+            prefetching: AtomicBool::new(false),
+            claims: AtomicUsize::new(0),
+            wakers: AtomicUsize::new(0),
         }
+    }
+
+    /// Wait for something as one who wakes the target: a page out ends for it.
+    pub fn waking<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.wakers.fetch_add(1, Ordering::AcqRel);
+        let result = wait();
+        self.wakers.fetch_sub(1, Ordering::AcqRel);
+        result
+    }
+
+    /// Whether somebody wants to wake the target, and waits for the operation lock.
+    #[must_use]
+    pub fn wakes_now(&self) -> bool {
+        self.wakers.load(Ordering::Acquire) > 0
+    }
+
+    /// Take the operation lock; a prefetch in progress ends for it.
+    pub fn claim(&self) -> MutexGuard<'_, ()> {
+        self.claims.fetch_add(1, Ordering::AcqRel);
+        let operation = self.operation.lock();
+        self.claims.fetch_sub(1, Ordering::AcqRel);
+        operation
+    }
+
+    /// Whether somebody waits for the operation lock.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.claims.load(Ordering::Acquire) > 0
     }
 
     /// Number of the space.
@@ -452,6 +499,12 @@ impl Space {
     pub fn pages_out(&self) -> u64 {
         let counts = self.table.counts();
         counts.pooled + counts.same + counts.staged + counts.lost
+    }
+
+    /// Whether a page is out, and not on its way.  Takes no lock.
+    #[must_use]
+    pub fn is_out(&self, page: PageNumber) -> bool {
+        matches!(self.table.get(page), Entry::Pooled(_) | Entry::Same { .. })
     }
 
     /// Pages whose contents only we have.

@@ -5,6 +5,7 @@
 
 mod error;
 mod values;
+mod wakes;
 
 use crate::error::raise;
 use crate::values::{
@@ -12,7 +13,9 @@ use crate::values::{
     PageInReport, PageOutReport, RecodeReport, Region, SpaceStatus, SpillReport, TargetInfo,
     Training, as_ranges,
 };
+use crate::wakes::{LearnedSet, Refault, WakeReport};
 use agentzip_pager::address::PAGE_SIZE;
+use agentzip_pager::ahead::Sizes;
 use agentzip_pager::attach::Kinship;
 use agentzip_pager::codec::Algorithm;
 use agentzip_pager::error::Error;
@@ -105,17 +108,23 @@ impl Engine {
         Ok(AttachReport::new(pid, &report))
     }
 
-    #[pyo3(signature = (pid, ranges=None, keep=None))]
+    #[pyo3(signature = (pid, ranges=None, keep=None, pages_max=None))]
     fn page_out(
         &self,
         py: Python<'_>,
         pid: i32,
         ranges: Option<Vec<(u64, u64)>>,
         keep: Option<Vec<(u64, u64)>>,
+        pages_max: Option<u64>,
     ) -> PyResult<PageOutReport> {
         let ranges = ranges.map(as_ranges).transpose()?;
         let keep = as_ranges(keep.unwrap_or_default())?;
-        let report = py.detach(|| self.0.page_out(pid, ranges.as_deref(), &keep)).map_err(raise)?;
+        let wanted = agentzip_pager::page_out::Wanted {
+            ranges: ranges.as_deref(),
+            keep: &keep,
+            pages_max: pages_max.unwrap_or(u64::MAX),
+        };
+        let report = py.detach(|| self.0.page_out(pid, wanted)).map_err(raise)?;
         Ok(PageOutReport::new(pid, &report))
     }
 
@@ -129,6 +138,44 @@ impl Engine {
         let ranges = ranges.map(as_ranges).transpose()?;
         let report = py.detach(|| self.0.page_in(pid, ranges.as_deref())).map_err(raise)?;
         Ok(PageInReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (pid, *, pages_max=None))]
+    fn wake(&self, py: Python<'_>, pid: i32, pages_max: Option<usize>) -> PyResult<WakeReport> {
+        let report = py.detach(|| self.0.wake(pid, pages_max)).map_err(raise)?;
+        Ok(WakeReport::new(pid, &report))
+    }
+
+    #[pyo3(signature = (pid, *, replay, window_min=16, window_max=0))]
+    fn set_prefetch(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        replay: bool,
+        window_min: u64,
+        window_max: u64,
+    ) -> PyResult<()> {
+        let window = Sizes { min: window_min, max: window_max };
+        py.detach(|| self.0.set_prefetch(pid, replay, window)).map_err(raise)
+    }
+
+    fn learned(&self, py: Python<'_>, pid: i32) -> PyResult<LearnedSet> {
+        let learned = py.detach(|| self.0.learned(pid)).map_err(raise)?;
+        Ok(LearnedSet::new(pid, &learned))
+    }
+
+    fn export_learned<'py>(&self, py: Python<'py>, pid: i32) -> PyResult<Bound<'py, PyBytes>> {
+        let data = py.detach(|| self.0.export_learned(pid)).map_err(raise)?;
+        Ok(PyBytes::new(py, &data))
+    }
+
+    fn import_learned(&self, py: Python<'_>, pid: i32, data: &[u8]) -> PyResult<u64> {
+        py.detach(|| self.0.import_learned(pid, data)).map_err(raise)
+    }
+
+    fn refaults(&self, py: Python<'_>, pid: i32) -> PyResult<Vec<Refault>> {
+        let refaults = py.detach(|| self.0.refaults(pid)).map_err(raise)?;
+        Ok(refaults.iter().map(Refault::new).collect())
     }
 
     #[pyo3(signature = (pid, memory_floor_bytes=67_108_864))]
@@ -258,6 +305,7 @@ impl Engine {
         shared.service.reset();
         shared.stop.reset();
         shared.hold.reset();
+        shared.wake.reset();
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

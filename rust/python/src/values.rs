@@ -1,6 +1,7 @@
 //! Plain values on their way to Python.
 
 use crate::error::raise;
+use crate::wakes::{LearnedSet, Refault, WakeReport};
 use agentzip_pager::address::{ByteAddress, PAGE_SIZE};
 use agentzip_pager::class::Class;
 use agentzip_pager::disk_tier::DiskTier;
@@ -15,7 +16,7 @@ use agentzip_pager::{
 };
 use pyo3::prelude::*;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Byte ranges as they come from Python, checked.
@@ -32,7 +33,8 @@ pub fn as_ranges(pairs: Vec<(u64, u64)>) -> PyResult<Vec<Range<u64>>> {
     pairs.into_iter().map(check).collect()
 }
 
-fn micros(duration: Duration) -> f64 {
+/// Microseconds.
+pub fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
@@ -51,6 +53,7 @@ macro_rules! value {
         }
     };
 }
+pub(crate) use value;
 
 value!(
     /// What an attach cost.
@@ -94,6 +97,7 @@ value!(
         stop_us: f64,
         hold_us: Vec<f64>,
         pool_full: bool,
+        interrupted: bool,
     }
 );
 
@@ -118,6 +122,7 @@ impl PageOutReport {
             stop_us: micros(report.stop),
             hold_us: report.hold.iter().copied().map(micros).collect(),
             pool_full: report.pool_full,
+            interrupted: report.interrupted,
         }
     }
 }
@@ -192,6 +197,16 @@ value!(
         bytes_table: u64,
         faults: u64,
         faults_zero: u64,
+        wakes: u64,
+        pages_prefetched: u64,
+        pages_spared: u64,
+        pages_spared_touched: u64,
+        pages_missed: u64,
+        pages_late: u64,
+        pages_windowed: u64,
+        learned_pages: u64,
+        refaults_dropped: u64,
+        prefetching: bool,
     }
 );
 
@@ -201,6 +216,7 @@ impl SpaceStatus {
         let counts = space.table.counts();
         let gone = space.is_gone();
         let state = space.table.phase().map_or("attaching", |phase| phase.name());
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
             id: space.id(),
             pid: space.header.pid,
@@ -217,6 +233,16 @@ impl SpaceStatus {
             bytes_table: space.table.words().resident_bytes(),
             faults: space.faults.load(Ordering::Relaxed),
             faults_zero: space.faults_zero.load(Ordering::Relaxed),
+            wakes: get(&space.tally.wakes),
+            pages_prefetched: get(&space.tally.prefetched),
+            pages_spared: get(&space.tally.spared),
+            pages_spared_touched: get(&space.tally.spared_touched),
+            pages_missed: get(&space.tally.missed),
+            pages_late: get(&space.tally.late),
+            pages_windowed: get(&space.tally.windowed),
+            learned_pages: get(&space.tally.learned),
+            refaults_dropped: get(&space.tally.refaults_dropped),
+            prefetching: space.prefetching.load(Ordering::Relaxed),
         }
     }
 }
@@ -406,6 +432,7 @@ value!(
         table_bytes: u64,
         index_bytes: u64,
         dictionary_bytes: u64,
+        learned_bytes: u64,
         disk_bytes: u64,
         disk_bytes_max: u64,
         faults: u64,
@@ -422,6 +449,7 @@ value!(
         fault_service: Latency,
         stop: Latency,
         hold: Latency,
+        wake: Latency,
         keeper_pid: i32,
         keeper_restarts: u64,
     }
@@ -443,6 +471,7 @@ impl EngineStats {
             pool_waste_bytes: shared.store.resident_bytes().saturating_sub(pool.bytes_payload),
             index_bytes: shared.store.index_bytes() + shared.caches.memory_bytes(),
             dictionary_bytes: shared.store.references.memory_bytes(),
+            learned_bytes: tables.iter().map(|space| space.tally.bytes()).sum(),
             disk_bytes: shared.store.disk().map_or(0, DiskTier::bytes),
             disk_bytes_max: shared.store.disk().map_or(0, DiskTier::bytes_max),
             table_bytes: tables.iter().map(|space| space.table.words().resident_bytes()).sum(),
@@ -460,6 +489,7 @@ impl EngineStats {
             fault_service: Latency::new(&shared.service),
             stop: Latency::new(&shared.stop),
             hold: Latency::new(&shared.hold),
+            wake: Latency::new(&shared.wake),
             keeper_pid,
             keeper_restarts,
         }
@@ -632,6 +662,9 @@ impl TargetInfo {
 
 /// Add every class to the module.
 pub fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<WakeReport>()?;
+    module.add_class::<LearnedSet>()?;
+    module.add_class::<Refault>()?;
     module.add_class::<AttachReport>()?;
     module.add_class::<PageOutReport>()?;
     module.add_class::<PageInReport>()?;

@@ -1,6 +1,7 @@
 """The configuration: keys, checks, sources; and that no text whatsoever crashes it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from agentzip import config, model
 from agentzip.cli import main, options
 from agentzip.config.document import parse
 from agentzip.config.keys import PREBUILT
+from agentzip.daemon import Reloaded
 from agentzip.errors import InvalidSetting
+from agentzip.fleet import FleetSettings
 from agentzip.policy import tiers
 
 # The text that stands in the design, and in what users of the idea wrote before.
@@ -62,7 +65,7 @@ def test_every_value_says_where_it_comes_from() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "value", "fix"),
     [
-        ("poool: {}", "poool", "{}", "keys at the top are compression, policy, pool, scopes"),
+        ("poool: {}", "poool", "{}", "keys at the top are compression, hints, metr"),
         ("pool: {size: 1GB}", "pool.size", "'1GB'", "keys here are defrag, max_size"),
         ("pool: {max_size: 8G}", "pool.max_size", "'8G'", "write 8GB (powers of ten) or 8GiB"),
         ("pool: {max_size: 800}", "pool.max_size", "800", "write a number and a unit"),
@@ -97,6 +100,21 @@ def test_every_value_says_where_it_comes_from() -> None:
         ("policy: {prefetch_window: 16}", "policy.prefetch_window", "16", "[16, 256]"),
         ("policy: {hot_threshold_ms: 10000}", "policy.warm_threshold_ms", "10000", "larger"),
         ("policy: {watermarks: {stop: 90}}", "policy.watermarks.stop", "90", "smaller number"),
+        ("scopes: [{cgroup: a, latency_target: 5}]", "scopes.0.latency_target", "5", "30s or 20ms"),
+        ("scopes: [{cgroup: a, trim: 1}]", "scopes.0.trim", "1", "write true or false"),
+        ("metrics: {listen: 9477}", "metrics.listen", "9477", '"127.0.0.1:9477"'),
+        ("metrics: {listen: localhost}", "metrics.listen", "'localhost'", "127.0.0.1:9477"),
+        (
+            "metrics: {listen: '0.0.0.0:9477'}",
+            "metrics.listen",
+            "'0.0.0.0:9477'",
+            "this host alone",
+        ),
+        ("metrics: {listen: '127.0.0.1:0'}", "metrics.listen", "'127.0.0.1:0'", "127.0.0.1:9477"),
+        ("metrics: {listen: '::1:9477'}", "metrics.listen", "'::1:9477'", "[::1]:9477"),
+        ("hints: {sandbox_socket: a}", "hints.sandbox_socket", "'a'", "write the whole path"),
+        ("state_dir: a", "state_dir", "'a'", "write the whole path"),
+        ("state_dir: /", "state_dir", "'/'", "without . and .."),
         ("policy: [1]", "policy", "[1]", "write its keys indented below it"),
         ("scopes: {cgroup: a}", "scopes", "{'cgroup': 'a'}", "each entry behind a dash"),
         ("scopes: [{enabled: true}]", "scopes.0.cgroup", "{'enabled': True}", "add cgroup"),
@@ -303,13 +321,19 @@ def test_an_engine_is_started_as_configured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file counts, an option wins, and a wrong file starts nothing."""
-    started: list[tuple[model.Settings, tiers.Background]] = []
+    started: list[tuple[model.Settings, tiers.Background, FleetSettings]] = []
 
     class Started(Exception):
         pass
 
-    def start(settings: model.Settings, background: tiers.Background) -> None:
-        started.append((settings, background))
+    def start(
+        settings: model.Settings,
+        background: tiers.Background,
+        fleet: FleetSettings,
+        reload: Callable[[], Reloaded],
+    ) -> None:
+        started.append((settings, background, fleet))
+        assert fleet == reload().fleet
         raise Started
 
     monkeypatch.setattr("agentzip.cli.launch.Daemon", start)
@@ -324,10 +348,11 @@ def test_an_engine_is_started_as_configured(
             main(["daemon", "--config", str(file), *more])
     file.write_text("pool: {max_size: 1G}\n")
 
-    assert [(2**30, 7), (2**30, 9)] == [(one.pool_bytes_max, one.level) for one, _ in started]
-    background = started[0][1]
-    assert (("v8",), "sandbox") == (background.dictionary, background.isolation)
+    assert [(2**30, 7), (2**30, 9)] == [(one.pool_bytes_max, one.level) for one, *_ in started]
+    _, background, fleet = started[0]
+    assert ("v8",) == background.dictionary
     assert not background.rules.defrag
+    assert [("x.slice", "sandbox")] == [(scope.cgroup, scope.isolation) for scope in fleet.scopes]
     assert 2 == main(["daemon", "--config", str(file)])
     assert "pool.max_size is ambiguous" in capsys.readouterr().err
 
@@ -408,16 +433,20 @@ def test_the_page_lists_every_key() -> None:
         "pool": config.Pool,
         "policy": config.Policy,
         "policy.watermarks": config.Watermarks,
+        "metrics": config.Metrics,
+        "hints": config.Hints,
         "scopes": config.Scope,
     }
-    missing = [
-        f"{section}.{name}"
+    keys = {
+        f"{section}.{name}": field
         for section, kind in sections.items()
         for name, field in kind.model_fields.items()
-        if f"{section}.{name}" not in sections
-        and not _row(page, f"{section}.{name}").endswith(
-            f"| {' '.join((field.description or '').split())} |"
-        )
+    } | config.Config.model_fields
+    missing = [
+        key
+        for key, field in keys.items()
+        if key not in sections
+        and not _row(page, key).endswith(f"| {' '.join((field.description or '').split())} |")
     ]
 
     assert [] == missing

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from agentzip.errors import NoSuchProcess
-from agentzip.host.memory import MemoryUse, memory_available, memory_use, own_overhead, sum_use
+from agentzip.host.memory import (
+    MemoryUse,
+    memory_available,
+    memory_total,
+    memory_use,
+    own_overhead,
+    sum_use,
+)
 
 ROLLUP = """\
 55d0c0a00000-7ffd2d5fe000 ---p 00000000 00:00 0                          [rollup]
@@ -55,8 +62,8 @@ def test_the_overhead_leaves_the_pool_out(root: Path) -> None:
 
 
 def test_available_memory_is_read(root: Path) -> None:
-    """MemAvailable, in bytes."""
-    assert 5 * 1024 == memory_available(root)
+    """MemAvailable, in bytes; and MemTotal."""
+    assert (5 * 1024, 9 * 1024) == (memory_available(root), memory_total(root))
 
 
 def test_pages_in_per_cpu_lists_are_available(root: Path) -> None:

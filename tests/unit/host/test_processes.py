@@ -1,14 +1,18 @@
 """The process tree from a small /proc of our own."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentzip.errors import NoSuchProcess
 from agentzip.host.processes import (
+    children,
     descendants,
     faults_handled_elsewhere,
     is_alive,
+    mark,
     process,
     tracers,
 )
@@ -90,3 +94,47 @@ def test_a_missing_process_is_an_error(tmp_path: Path) -> None:
         process(5, tmp_path)
     with pytest.raises(NoSuchProcess):
         faults_handled_elsewhere(5, tmp_path)
+
+
+def test_a_mark_is_that_of_one_process(tmp_path: Path) -> None:
+    """Equal while it lives; another one, or none, when the pid names another process, or none."""
+    add(tmp_path, 5, 1)
+    first = mark(5, tmp_path)
+    assert first == mark(5, tmp_path)
+    shutil.rmtree(tmp_path / "proc" / "5")
+    assert None is mark(5, tmp_path)
+    add(tmp_path, 5, 1)
+    assert first != mark(5, tmp_path)
+
+
+def test_a_real_pid_keeps_its_mark() -> None:
+    """The kernel's /proc does as the small one here."""
+    with subprocess.Popen(["sleep", "60"]) as started:
+        first = mark(started.pid)
+        assert first is not None
+        assert first == mark(started.pid)
+        started.kill()
+        started.wait()
+        assert None is mark(started.pid)
+
+
+def test_children_are_those_of_every_thread(tmp_path: Path) -> None:
+    """A process may be started by any thread; without the kernel's list, parents tell."""
+    folder = add(tmp_path, 5, 1)
+    add(tmp_path, 6, 5)
+    add(tmp_path, 7, 6)
+    assert [6] == children(5, tmp_path)
+    (folder / "task" / "5" / "children").write_text("9 ")
+    (folder / "task" / "8").mkdir()
+    (folder / "task" / "8" / "children").write_text("6 ")
+    assert [6, 9] == children(5, tmp_path)
+    assert [] == children(99, tmp_path)
+
+
+def test_a_kernel_thread_is_told_by_its_flag(tmp_path: Path) -> None:
+    """Not by its name, which a process may copy."""
+    add(tmp_path, 5, 1, name="kworker/0:1")
+    assert not process(5, tmp_path).kernel
+    stat = tmp_path / "proc" / "5" / "stat"
+    stat.write_text(stat.read_text().replace(" S 1 0 0 0 0 0", " S 1 0 0 0 0 69238880"))
+    assert process(5, tmp_path).kernel

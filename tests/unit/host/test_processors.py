@@ -1,13 +1,16 @@
 """How busy the processors are, from a small /proc."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from agentzip.errors import NoSuchProcess
 from agentzip.host.processors import (
     ProcessorTimes,
     busy_share,
     processor_times,
+    seconds_taken,
     waiting_share,
 )
 
@@ -49,3 +52,14 @@ def test_a_kernel_without_pressure_tells_nothing(root: Path) -> None:
     assert waiting_share(root) is None
     (root / "proc" / "pressure" / "cpu").write_text("")
     assert waiting_share(root) is None
+
+
+def test_what_a_process_has_taken_is_user_and_system_time(root: Path) -> None:
+    """In seconds; parentheses in its name do not mislead."""
+    fields = ["S", *["0"] * 10, "300", "200", *["0"] * 30]
+    (root / "proc" / "7").mkdir()
+    (root / "proc" / "7" / "stat").write_text(f"7 (a) 1 (b) {' '.join(fields)}\n")
+
+    assert 500 / os.sysconf("SC_CLK_TCK") == seconds_taken(7, root)
+    with pytest.raises(NoSuchProcess, match="8"):
+        seconds_taken(8, root)

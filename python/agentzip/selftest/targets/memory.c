@@ -4,6 +4,7 @@
  * The exactness checks page its memory out and ask it to verify.  Commands, one answer line each:
  *   verify            every page against its pattern      ok PAGES | bad COUNT first=INDEX
  *   touch I, write I  check / rewrite one page            writeall: rewrite every page
+ *   walk I COUNT STEP, rewrite I COUNT STEP               the same with every STEPth page from I
  *   grow-brk MIB, grow-mmap MIB                           more pages, by sbrk(2) or mmap(2)
  *   threads N, stop-threads                               busy threads that verify and write
  *   churn MS          threads that come and go for MS milliseconds
@@ -124,6 +125,20 @@ static void verify_all(void)
                (void *)(block_of(first)->base + (first - block_of(first)->first) * PAGE_BYTES));
     else
         answer("ok %lu", page_count);
+}
+
+/* Check or rewrite COUNT pages; STEP sets them apart. */
+static void walk(uint64_t first, uint64_t count, uint64_t step, void (*change)(uint64_t))
+{
+    uint64_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t index = (first + i * step) % page_count;
+        if (change)
+            change(index);
+        else
+            bad += !check_locked(index);
+    }
+    answer(bad ? "bad %lu" : "ok %lu", bad ? bad : count);
 }
 
 static void *work(void *argument)
@@ -320,8 +335,8 @@ static void *serve(void *first_answer)
         answer("%s", (const char *)first_answer);
     while (read_line(line, sizeof line)) {
         char word[32] = "";
-        unsigned long number = 0, second = 0;
-        sscanf(line, "%31s %lu %lu", word, &number, &second);
+        unsigned long number = 0, second = 0, third = 1;
+        sscanf(line, "%31s %lu %lu %lu", word, &number, &second, &third);
         if (!strcmp(word, "verify"))
             verify_all();
         else if (!strcmp(word, "touch"))
@@ -329,7 +344,11 @@ static void *serve(void *first_answer)
         else if (!strcmp(word, "write")) {
             write_locked(number % page_count);
             answer("ok");
-        } else if (!strcmp(word, "writeall")) {
+        } else if (!strcmp(word, "walk"))
+            walk(number, second, third, NULL);
+        else if (!strcmp(word, "rewrite"))
+            walk(number, second, third, write_locked);
+        else if (!strcmp(word, "writeall")) {
             for (uint64_t i = 0; i < page_count; i++)
                 write_locked(i);
             answer("ok %lu", page_count);

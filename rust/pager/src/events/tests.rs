@@ -164,11 +164,8 @@ impl Program {
     }
 
     fn landscape(&self) -> Vec<Range<u64>> {
-        let window: Vec<Event> = self
-            .journal
-            .iter()
-            .map(|&(message, read)| Event { message, read, done: false })
-            .collect();
+        let window: Vec<Event> =
+            self.journal.iter().map(|&(message, read)| Event { message, read }).collect();
         let watched: Vec<Range<u64>> = self.places.keys().map(|place| range_of(*place)).collect();
         order::meetings(&window)
             .iter()
@@ -255,11 +252,10 @@ fn any_choices() -> impl Strategy<Value = Vec<Choice>> {
     proptest::collection::vec((any::<u8>(), any::<usize>(), any::<usize>()), 4..40)
 }
 
-/// Found by chance among some ten thousand histories: an order that the rules of `order.rs` get
-/// wrong.
+/// Found by chance among some ten thousand histories: which of two equal "unmapped" is an echo is
+/// told by the reads in between alone.
 #[test]
-#[ignore = "known: see \"What remains\" in ARCHITECTURE.md"]
-fn a_window_that_is_not_put_in_order() {
+fn a_place_left_behind_and_taken_again_is_unmapped_twice() {
     let choices: [Choice; 20] = [
         (72, 2_098_429_493_903_798_596, 0),
         (52, 0, 0),
@@ -288,7 +284,7 @@ fn a_window_that_is_not_put_in_order() {
     assert_eq!(program.truth(), contents(&space), "{:#?}", program.journal);
 }
 
-// The same histories in each run: what the rules get wrong, rarely, must not fail a run by chance.
+// The same histories in each run.
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2000,

@@ -1,5 +1,5 @@
 """
-The daemon: one engine, one control socket, one tick.
+One engine with everything around it: sockets, the pool's upkeep, the sandboxes.
 
     starting ──► serving ──► stopping ──► stopped
                     │            │
@@ -9,27 +9,21 @@ The daemon: one engine, one control socket, one tick.
 Stopping means giving every target back.  That can take long on a host short of memory, so it runs
 in a thread of its own with a deadline, and a second signal ends the waiting at once: whatever is
 still out stays with the keeper, and the next daemon on the same run directory goes on from there.
-
-`EmbeddedDaemon` is the same thing for the lifetime of one command.
 """
 
 import contextlib
 import logging
 import os
-import shutil
-import signal
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Self
 
 from agentzip import model
 from agentzip.control import ControlServer, JsonObject, detach_all
 from agentzip.errors import AgentZipError, TargetsRemain
+from agentzip.fleet import FleetRunner, FleetSettings
 from agentzip.host import kinship
 from agentzip.host.groups import KeeperGroup
 from agentzip.pager import Pager, open_engine
@@ -38,11 +32,9 @@ from agentzip.upkeep import Upkeep
 
 __all__ = [
     "Daemon",
-    "EmbeddedDaemon",
-    "RepeatFilter",
+    "Reloaded",
     "StopOutcome",
     "default_run_dir",
-    "stop_on_signals",
 ]
 
 _TICK_SECONDS = 1.0
@@ -54,8 +46,8 @@ _STOP_SECONDS_MAX = 120.0
 _DETACH_RETRY_SECONDS = 0.2
 """Pause between two rounds over targets that could not be given back yet."""
 
-_REPEAT_SECONDS = 60.0
-"""The same message is logged at most once in this time, with a count of those left out."""
+_NO_SCOPE = "default"
+"""Trust domain of processes that were attached by hand: no sandbox is in it."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,34 +55,6 @@ _log = logging.getLogger(__name__)
 def default_run_dir() -> Path:
     """Run directory that is used unless another is named."""
     return Path(os.environ.get("AGENTZIP_RUN_DIR") or "/run/agentzip")
-
-
-class RepeatFilter(logging.Filter):
-    """
-    Lets each message through once a minute, so that a lasting failure cannot fill the log.
-
-    Args:
-        clock: Seconds, for tests.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._last: dict[str, float] = {}
-        self._held_back: dict[str, int] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log the record; adds the count of those held back before it."""
-        # The unformatted text is the key: one cause with changing numbers is still one cause.
-        key, now = f"{record.name}:{record.msg}", self._clock()
-        if now - self._last.get(key, float("-inf")) < _REPEAT_SECONDS:
-            self._held_back[key] = self._held_back.get(key, 0) + 1
-            return False
-        self._last[key] = now
-        held_back = self._held_back.pop(key, 0)
-        if held_back:
-            record.msg = f"{record.msg} (and {held_back} more like this)"
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +68,18 @@ class StopOutcome:
     """Pages that are still in the pool; the keeper holds them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A configuration that was read again."""
+
+    background: tiers.Background
+    fleet: FleetSettings
+    changed: list[str]
+    """Keys that hold from now on."""
+    waiting: list[str]
+    """Keys that hold after the next start."""
+
+
 class Daemon:
     """
     An engine with everything around it.
@@ -113,6 +89,8 @@ class Daemon:
         engine_factory: What opens the engine; tests give a fake.
         stop_seconds_max: Deadline of a stop.
         background: How the pool is looked after.
+        fleet: How sandboxes are looked after; None to look after none.
+        reload: Reads the configuration again; None where there is none to read.
     """
 
     def __init__(
@@ -121,12 +99,18 @@ class Daemon:
         engine_factory: Callable[[model.Settings], Pager] = open_engine,
         stop_seconds_max: float = _STOP_SECONDS_MAX,
         background: tiers.Background | None = None,
+        fleet: FleetSettings | None = None,
+        reload: Callable[[], Reloaded] | None = None,
     ) -> None:
         self.settings = settings
         self.engine: Pager
         self._engine_factory = engine_factory
         self._stop_seconds_max = stop_seconds_max
         self._background = background or tiers.Background()
+        self._fleet_settings = fleet
+        self._reload = reload
+        self._reload_requested = threading.Event()
+        self._fleet: FleetRunner | None = None
         self._upkeep: Upkeep | None = None
         self._kin: dict[int, tuple[str, str]] = {}
         self._server: ControlServer | None = None
@@ -151,6 +135,19 @@ class Daemon:
         self.settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.engine = self._engine_factory(self.settings)
         try:
+            self._upkeep = Upkeep(
+                self.engine,
+                self._background,
+                self._kinship,
+                expected_rest_s=self._expected_rest_s,
+            )
+            if self._fleet_settings is not None:
+                self._fleet = FleetRunner(
+                    self.engine,
+                    self.settings.run_dir,
+                    self._fleet_settings,
+                    self._upkeep.before_page_out,
+                )
             self._server = ControlServer(
                 self.engine,
                 self.settings.run_dir,
@@ -158,16 +155,20 @@ class Daemon:
                 self.about,
                 self._kinship,
                 self.before_page_out,
+                self._fleet.service if self._fleet else None,
             )
         except BaseException:
+            if self._fleet is not None:
+                self._fleet.stop()
             # With targets taken over the engine stays: closing would be refused, and the keeper
             # is there to hold them until the next start.
             with contextlib.suppress(TargetsRemain):
                 self.engine.close()
             raise
         self._server.start()
-        self._upkeep = Upkeep(self.engine, self._background, self._kinship)
         self._upkeep.start()
+        if self._fleet is not None:
+            self._fleet.start()
         self._keeper_group.take(self.engine.stats().keeper_pid)
         adopted = self.engine.adopted()
         if adopted:
@@ -189,12 +190,39 @@ class Daemon:
 
     def _kinship(self, pid: int) -> tuple[str, str]:
         """Trust domain and image of a process, as they were when it was first asked for."""
+        of_sandbox = self._fleet.kin(pid) if self._fleet else None
+        if of_sandbox is not None:
+            return of_sandbox
         known = self._kin.get(pid)
         if known is None:
-            alone = self._background.isolation == "sandbox"
-            domain = kinship.own_domain(pid) if alone else "default"
-            known = self._kin[pid] = (domain, kinship.image_of(pid))
+            known = self._kin[pid] = (_NO_SCOPE, kinship.image_of(pid))
         return known
+
+    def _expected_rest_s(self, pid: int) -> float | None:
+        return self._fleet.expected_rest_s(pid) if self._fleet else None
+
+    def request_reload(self) -> None:
+        """Ask the daemon to read its configuration again; returns at once."""
+        self._reload_requested.set()
+
+    def reload(self) -> None:
+        """Take a changed configuration; one with anything wrong in it changes nothing."""
+        self._reload_requested.clear()
+        if self._reload is None or self._upkeep is None:
+            return
+        try:
+            fresh = self._reload()
+        except AgentZipError as error:
+            _log.error("the old configuration stays: %s (%s)", error, error.hint)
+            return
+        self._upkeep.configure(fresh.background)
+        if self._fleet is not None:
+            self._fleet.configure(fresh.fleet.rules, fresh.fleet.scopes)
+        _log.info(
+            "read the configuration again; changed: %s", ", ".join(fresh.changed) or "nothing"
+        )
+        if fresh.waiting:
+            _log.warning("hold only after a restart: %s", ", ".join(fresh.waiting))
 
     def request_stop(self) -> None:
         """Ask the daemon to end; a second time, not to wait any longer."""
@@ -205,6 +233,8 @@ class Daemon:
     def serve(self) -> StopOutcome:
         """Run until a stop is requested, then stop."""
         while not self.stop_requested.wait(_TICK_SECONDS):
+            if self._reload_requested.is_set():
+                self.reload()
             self.tick()
         return self.stop()
 
@@ -248,6 +278,8 @@ class Daemon:
         if self._stopped is not None:
             return self._stopped
         self.stop_requested.set()
+        if self._fleet is not None:
+            self._fleet.stop()
         if self._upkeep is not None:
             self._upkeep.stop()
         finished = threading.Event()
@@ -297,94 +329,3 @@ class Daemon:
             pages_out,
         )
         return StopOutcome(False, len(spaces), pages_out)
-
-
-class EmbeddedDaemon:
-    """
-    A daemon inside a command, as a context manager; it always detaches on the way out.
-
-    Args:
-        settings: How the engine runs.  Its run directory is used as it is.
-        private: Make an own directory below the run directory instead, removed at the end; for
-            commands that nobody else needs to reach.
-        engine_factory: What opens the engine; tests give a fake.
-        background: How the pool is looked after.
-    """
-
-    def __init__(
-        self,
-        settings: model.Settings,
-        *,
-        private: bool = False,
-        engine_factory: Callable[[model.Settings], Pager] = open_engine,
-        background: tiers.Background | None = None,
-    ) -> None:
-        self._settings = settings
-        self._private = private
-        self._engine_factory = engine_factory
-        self._background = background
-        self._daemon: Daemon | None = None
-        self.outcome: StopOutcome | None = None
-        """How the stop ended; None while it runs."""
-
-    @property
-    def daemon(self) -> Daemon:
-        """The daemon; only inside the `with` block."""
-        if self._daemon is None:
-            raise RuntimeError("an embedded daemon is used only within its `with` block")
-        return self._daemon
-
-    @property
-    def engine(self) -> Pager:
-        """The engine of the daemon."""
-        return self.daemon.engine
-
-    def __enter__(self) -> Self:
-        settings = self._settings
-        if self._private:
-            settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = tempfile.mkdtemp(prefix=f"own-{os.getpid()}-", dir=settings.run_dir)
-            settings = replace(settings, run_dir=Path(folder))
-        daemon = Daemon(settings, self._engine_factory, background=self._background)
-        try:
-            daemon.start()
-        except BaseException:
-            self._remove(settings.run_dir)
-            raise
-        self._daemon = daemon
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        daemon = self.daemon
-        self.outcome = daemon.stop()
-        # While the keeper holds pages, its directory is the way back to them.
-        if self.outcome.complete:
-            self._remove(daemon.settings.run_dir)
-
-    def _remove(self, run_dir: Path) -> None:
-        if self._private:
-            shutil.rmtree(run_dir, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def stop_on_signals(daemon: Daemon) -> Iterator[None]:
-    """
-    Turn SIGTERM and SIGINT into a request to stop, for the main thread of a process.
-
-    The first one detaches everything; the second ends the waiting.
-    """
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        daemon.request_stop()
-
-    former = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

@@ -1,0 +1,23 @@
+"""
+The daemon: one engine, its sockets, the sandboxes of the host.
+
+    serving      start, tick, stop
+    embedded     the same for the lifetime of one command
+    signals      SIGTERM, SIGINT and SIGHUP
+    log_filter   a log that a lasting failure cannot fill
+"""
+
+from agentzip.daemon.embedded import EmbeddedDaemon
+from agentzip.daemon.log_filter import RepeatFilter
+from agentzip.daemon.serving import Daemon, Reloaded, StopOutcome, default_run_dir
+from agentzip.daemon.signals import stop_on_signals
+
+__all__ = [
+    "Daemon",
+    "EmbeddedDaemon",
+    "Reloaded",
+    "RepeatFilter",
+    "StopOutcome",
+    "default_run_dir",
+    "stop_on_signals",
+]

@@ -1,0 +1,116 @@
+"""
+The fleet put together: scopes, registry, lifecycle, and the doors through which it is asked.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agentzip.fleet.lifecycle import Lifecycle
+from agentzip.fleet.registry import Registry
+from agentzip.fleet.rules import Rules
+from agentzip.fleet.sandbox_socket import SandboxSocket
+from agentzip.fleet.scopes import Scopes
+from agentzip.fleet.service import FleetService
+from agentzip.fleet.settings import FleetSettings
+from agentzip.host.cgroups import Cgroups
+from agentzip.pager import Pager
+from agentzip.policy import phases
+from agentzip.web import WebServer
+
+if TYPE_CHECKING:
+    # Its checks take longer to import than most commands run.
+    from agentzip.config import Scope
+
+__all__ = ["FleetRunner"]
+
+
+class Door(Protocol):
+    """Something through which the fleet is asked."""
+
+    def start(self) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Answer no more."""
+
+
+class FleetRunner:
+    """
+    Everything about sandboxes that one daemon has.
+
+    Args:
+        engine: The engine.
+        run_dir: Where the HTTP socket is made; it must exist.
+        settings: What an operator set.
+        before_page_out: Called with the pid before a target's pages leave.
+
+    Raises:
+        AgentZipError: a door cannot be opened; nothing is left behind then.
+    """
+
+    def __init__(
+        self,
+        engine: Pager,
+        run_dir: Path,
+        settings: FleetSettings,
+        before_page_out: Callable[[int], None] = lambda _pid: None,
+    ) -> None:
+        self._scopes = Scopes(settings.scopes, settings.state_dir)
+        self._cgroups = Cgroups()
+        registry = Registry(
+            self._scopes, self._cgroups, own=lambda: (os.getpid(), engine.stats().keeper_pid)
+        )
+        self.lifecycle = Lifecycle(engine, registry, settings.rules, before_page_out)
+        self.service = FleetService(self.lifecycle, registry, self._scopes)
+        with ExitStack() as opened:
+            opened.callback(self._cgroups.close)
+            self._doors: list[Door] = []
+            for door in _doors(engine, self.service, run_dir, settings):
+                self._doors.append(door)
+                opened.callback(door.close)
+            self._opened = opened.pop_all()
+
+    def start(self) -> None:
+        """Begin to look after the sandboxes, and to answer."""
+        self.lifecycle.start()
+        for door in self._doors:
+            door.start()
+
+    def stop(self) -> None:
+        """Answer no more, and let what is in work end; nobody is given back by this."""
+        self._opened.close()
+        self.lifecycle.stop()
+
+    def configure(self, rules: Rules, scopes: "Sequence[Scope]") -> None:
+        """Take a changed configuration."""
+        self._scopes.configure(scopes)
+        self.lifecycle.observer.configure(rules)
+        self.lifecycle.hurry()
+
+    def kin(self, pid: int) -> tuple[str, str] | None:
+        """Trust domain and image of a process of a sandbox; None for any other process."""
+        return self.lifecycle.actions.kin(pid)
+
+    def expected_rest_s(self, pid: int) -> float | None:
+        """How long the wait of a process is expected to go on; None if nobody knows."""
+        name = self.service.sandbox_of(pid)
+        observer = self.lifecycle.observer
+        with observer.lock:
+            life = observer.lives.get(name or "")
+            return phases.expected_rest_s(life.state, observer.now()) if life else None
+
+
+def _doors(
+    engine: Pager, service: FleetService, run_dir: Path, settings: FleetSettings
+) -> Iterator[Door]:
+    yield WebServer(service, run_dir)
+    if settings.sandbox_socket is not None:
+        yield SandboxSocket(service, settings.sandbox_socket)
+    if settings.metrics is not None:
+        # Its library is optional.
+        from agentzip.metrics import MetricsServer
+
+        yield MetricsServer(engine, service, settings.metrics)

@@ -1,0 +1,256 @@
+"""
+What is remembered of one sandbox between two ticks, and how it is shown to the planner.
+
+No engine call and no file here: facts come in, `policy` values and `SandboxStatus` go out.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agentzip import model
+from agentzip.accounting import percentile
+from agentzip.fleet.ranges import PAGE_BYTES, Ranges, pages_in
+from agentzip.fleet.registry import Member, Sandbox
+from agentzip.host.activity import TICKS_PER_SECOND, Activity
+from agentzip.policy import breakers, phases, planner, prefetch, temperature
+from agentzip.sandboxes import WAITS, Decision, SandboxStatus
+
+__all__ = ["Life", "ProcessLife"]
+
+_DECISIONS_KEPT = 64
+_WAKES_KEPT = 256
+_RESTLESS_RANGES_MAX = 4096
+"""Bound of what is kept of the pages that a process touches while it waits."""
+
+_RATIO_UNKNOWN = 3.0
+"""Expected of pages before any of the process were encoded: the least that `bench encode` shows of
+any workload with the default codec, rounded down."""
+
+_RATIO_PAGES_MIN = 1000
+
+
+@dataclass(slots=True)
+class ProcessLife:
+    """One process of a sandbox."""
+
+    member: Member
+    attached: bool = False
+    refused: str = ""
+    """Why it is not attached."""
+    retry_at: float = 0.0
+    activity: Activity | None = None
+    cpu_cores: float = 0.0
+    space: model.SpaceStatus | None = None
+    faults_new: int = 0
+    touches: tuple[float, ...] = ()
+    """When pages of it that were out came back, the last two looks that saw some."""
+    stay_pages: int | None = None
+    """Resident pages that cannot leave: counted once, then what the last page out left."""
+    out_at: float | None = None
+    """When the last page out ended."""
+    out_pages: int = 0
+    """Pages that it moved."""
+    out_cpu_s: float = 0.0
+    back_soon: int = 0
+    """Refaults within the warm threshold after it."""
+    restless: Ranges = field(default_factory=list)
+    """What it touched while it waited: the next page out leaves it."""
+
+    def look(self, activity: Activity, elapsed_s: float) -> None:
+        """Take in what the process did since the last look."""
+        if self.activity is not None and elapsed_s > 0:
+            ticks = max(0, activity.cpu_ticks - self.activity.cpu_ticks)
+            self.cpu_cores = ticks / TICKS_PER_SECOND / elapsed_s
+        self.activity = activity
+
+    def count_faults(self, space: model.SpaceStatus, now: float, warm_s: float) -> None:
+        """Take in what came back since the last look."""
+        self.faults_new = max(0, space.faults - self.space.faults) if self.space else space.faults
+        self.space = space
+        if self.faults_new:
+            self.touches = (*self.touches, now)[-2:]
+        if self.out_at is not None and now - self.out_at <= warm_s:
+            self.back_soon += self.faults_new
+
+    def left(
+        self,
+        now: float,
+        report: model.PageOutReport,
+        after: Activity | None,
+        keep_pages: int,
+        *,
+        whole: bool,
+    ) -> None:
+        """Take in what a page out did; `after` is a look behind it, `whole` if nothing was left."""
+        self.out_at = now
+        self.out_pages = report.pages_moved
+        self.out_cpu_s = report.elapsed_us / 1e6
+        self.back_soon = 0
+        if after is not None and whole:
+            # What is still here could not leave, but for what was told to stay.
+            self.activity = after
+            self.stay_pages = max(0, after.rss_pages - keep_pages - pages_in(self.restless))
+
+    def add_restless(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Remember pages that were touched during a wait; the oldest are forgotten first."""
+        merged = dict.fromkeys([*self.restless, *ranges])
+        self.restless = list(merged)[-_RESTLESS_RANGES_MAX:]
+
+    @property
+    def resident_movable(self) -> int:
+        """Resident pages that could leave, as far as is known."""
+        if self.activity is None:
+            return 0
+        return max(0, self.activity.rss_pages - (self.stay_pages or 0))
+
+    def ratio(self) -> float:
+        """Expected bytes of memory for one byte of pool."""
+        space = self.space
+        if space is None or space.pages_out < _RATIO_PAGES_MIN or not space.bytes_pool:
+            return _RATIO_UNKNOWN
+        return space.bytes_logical / space.bytes_pool
+
+
+@dataclass(slots=True)
+class Life:
+    """One sandbox from its first sight to its end."""
+
+    sandbox: Sandbox
+    state: phases.PhaseState
+    latency_target_s: float
+    breaker: breakers.BreakerState
+    processes: dict[int, ProcessLife] = field(default_factory=dict)
+    pinned: bool = False
+    announced: bool = False
+    """Its wakes come with a hint."""
+    left_alone: str = ""
+    cpu_s: float = 0.0
+    decisions: deque[tuple[float, Decision]] = field(
+        default_factory=lambda: deque(maxlen=_DECISIONS_KEPT)
+    )
+    wakes_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_WAKES_KEPT))
+
+    def take_members(self) -> list[int]:
+        """Follow the sandbox's list of processes; returns the pids that it looks after no more."""
+        # A scope that is switched off, or memory that cannot be borrowed, has none to look after.
+        followed = self.sandbox.members if self.sandbox.enabled else ()
+        members = {member.pid: member for member in followed}
+        gone = []
+        for pid, process in list(self.processes.items()):
+            # The same pid with another start time is another process.
+            if pid not in members or members[pid].start_time != process.member.start_time:
+                del self.processes[pid]
+                gone.append(pid)
+        for pid, member in members.items():
+            self.processes.setdefault(pid, ProcessLife(member))
+        return gone
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is in one of the waits."""
+        return self.state.phase in WAITS
+
+    def reading(self, now: float) -> phases.Reading:
+        """What its processes did since the last tick."""
+        looks = tuple(
+            phases.ProcessReading(
+                pid=pid,
+                cpu_cores=process.cpu_cores,
+                threads_running=int(process.activity.running) if process.activity else 0,
+                faults=process.faults_new,
+            )
+            for pid, process in self.processes.items()
+        )
+        return phases.Reading(at=now, processes=looks, frozen=self.sandbox.frozen)
+
+    def part(self, pid: int, now: float, limits: temperature.Thresholds) -> planner.Part:
+        """One process, as the planner sees it."""
+        process = self.processes[pid]
+        space = process.space
+        learned = space.learned_pages if space else 0
+        movable = process.resident_movable
+        restless = min(movable, pages_in(process.restless))
+        # What of the learned set is out already is not here to leave.
+        out = min(learned, space.pages_out) if space else 0
+        working_set = min(learned - out, movable - restless)
+        kept = space.pages_kept if space else 0
+        quiet_since = self.state.quiet_since.get(pid, now)
+        # What it touched while it worked says nothing of what it touches while it waits.
+        touches = [at for at in process.touches if at > quiet_since]
+        return planner.Part(
+            pid=pid,
+            working_set_pages=working_set,
+            rest_pages=movable - restless - working_set,
+            restless_pages=restless,
+            quiet_s=now - quiet_since,
+            temperature=temperature.classify(touches, now, limits, self.state.phase),
+            clean_share=min(1.0, kept / movable) if movable else 0.0,
+            ratio=process.ratio(),
+            paged_out_s=None if process.out_at is None else now - process.out_at,
+            working_set_out=out,
+        )
+
+    def planned(
+        self, pids: Iterable[int], now: float, limits: temperature.Thresholds
+    ) -> planner.SandboxState:
+        """The sandbox with those of its processes that could leave."""
+        return planner.SandboxState(
+            name=self.sandbox.name,
+            phase=self.state.phase,
+            expected_rest_s=phases.expected_rest_s(self.state, now),
+            latency_target_s=self.latency_target_s,
+            announced=self.announced,
+            parts=tuple(self.part(pid, now, limits) for pid in pids),
+            pages_out=sum(p.space.pages_out for p in self.processes.values() if p.space),
+            pinned=self.pinned,
+            min_wait_s=self.breaker.min_wait_s,
+            left_alone=self.left_alone,
+            phase_age_s=now - self.state.since,
+        )
+
+    def note(self, now: float, decision: Decision) -> None:
+        """Keep a decision for `explain`; the same one again only renews the last."""
+        if self.decisions:
+            _, last = self.decisions[-1]
+            if (last.action, last.pid) == (decision.action, decision.pid) == ("leave", last.pid):
+                self.decisions.pop()
+        self.decisions.append((now, decision))
+
+    def status(self, now: float) -> SandboxStatus:
+        """What people are told of it."""
+        spaces = [process.space for process in self.processes.values() if process.space]
+        hit_rate, waste = prefetch.estimate(
+            spared=sum(space.pages_spared for space in spaces),
+            spared_touched=sum(space.pages_spared_touched for space in spaces),
+            prefetched=sum(space.pages_prefetched for space in spaces),
+            missed=sum(space.pages_missed for space in spaces),
+        )
+        rss = sum(p.activity.rss_pages for p in self.processes.values() if p.activity)
+        wakes = list(self.wakes_ms)
+        refusals = {p.refused for p in self.processes.values() if p.refused}
+        return SandboxStatus(
+            name=self.sandbox.name,
+            scope=self.sandbox.scope,
+            cgroup=self.sandbox.cgroup,
+            pids=sorted(pid for pid, process in self.processes.items() if process.attached),
+            phase=self.state.phase,
+            phase_source=self.state.source,
+            phase_age_s=round(now - self.state.since, 3),
+            expected_rest_s=round(phases.expected_rest_s(self.state, now), 3),
+            rss_bytes=rss * PAGE_BYTES,
+            bytes_logical=sum(space.bytes_logical for space in spaces),
+            bytes_pool=sum(space.bytes_pool for space in spaces),
+            bytes_table=sum(space.bytes_table for space in spaces),
+            pages_out=sum(space.pages_out for space in spaces),
+            faults=sum(space.faults for space in spaces),
+            wakes=sum(space.wakes for space in spaces),
+            prefetch_hit_rate=hit_rate,
+            prefetch_waste=waste,
+            wake_p50_ms=percentile(wakes, 50) if wakes else None,
+            wake_p99_ms=percentile(wakes, 99) if wakes else None,
+            cpu_s=round(self.cpu_s, 3),
+            pinned=self.pinned,
+            left_alone=self.left_alone or "; ".join(sorted(refusals)),
+            min_wait_s=self.breaker.min_wait_s,
+        )

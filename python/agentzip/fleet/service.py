@@ -1,0 +1,220 @@
+"""
+The face of the sandboxes: what the control socket, HTTP, metrics and the terminal ask.
+
+Implements `sandboxes.Fleet`.  A hint that ends a wait acts in the thread of whoever gave it and
+answers when the working set is home; everything else only changes what the next tick sees.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from agentzip.errors import AgentZipError, InvalidSetting
+from agentzip.fleet.life import Life
+from agentzip.fleet.lifecycle import Lifecycle
+from agentzip.fleet.registry import Registry
+from agentzip.fleet.scopes import Rule, Scopes
+from agentzip.host import memory
+from agentzip.policy import breakers, phases
+from agentzip.sandboxes import PHASES, Decision, HintReport, SandboxStatus, ScopeStatus
+
+__all__ = ["FleetService"]
+
+_log = logging.getLogger(__name__)
+
+_EXPECT_S_MAX = 7 * 86400.0
+
+_ADMISSION_S_MAX = 5.0
+"""A wake waits so long for memory at most; then it goes on page by page, as faults ask."""
+
+_ADMISSION_LOOK_S = 0.1
+
+_MEMORY_FLOOR_BYTES = 256 * 2**20
+"""MemAvailable that waking sandboxes leave to the host."""
+
+
+class FleetService:
+    """
+    All sandboxes of a host, for everybody who asks.
+
+    Args:
+        lifecycle: What runs them.
+        registry: Who is there.
+        scopes: What selects them.
+        clock: Seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        registry: Registry,
+        scopes: Scopes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._observer = lifecycle.observer
+        self._actions = lifecycle.actions
+        self._registry = registry
+        self._scopes = scopes
+        self._clock = clock
+        self._waking: list[breakers.Wake] = []
+        self._room = threading.Condition()
+
+    def sandboxes(self) -> list[SandboxStatus]:
+        """Every sandbox, sorted by name."""
+        with self._observer.lock:
+            now = self._clock()
+            return [life.status(now) for _, life in sorted(self._observer.lives.items())]
+
+    def sandbox_of(self, pid: int) -> str | None:
+        """Name of the sandbox that a living process belongs to."""
+        return self._registry.sandbox_of(pid)
+
+    def hint(
+        self, sandbox: str, phase: str, expect_s: float | None = None, source: str = "cli"
+    ) -> HintReport:
+        """Say where a sandbox is in its life; see `sandboxes.Fleet`."""
+        if phase not in PHASES:
+            raise InvalidSetting(
+                f"phase is not known: {phase!r}", f"choose one of {', '.join(PHASES)}"
+            )
+        if expect_s is not None and not 0 <= expect_s <= _EXPECT_S_MAX:
+            raise InvalidSetting(
+                f"expect is out of range: {expect_s} s", "give a time from 0s to 168h"
+            )
+        began = time.perf_counter()
+        life = self._observer.life(sandbox)
+        _log.debug("%s says that sandbox %s is %s", source, sandbox, phase)
+        with self._observer.lock:
+            former, was_waiting = life.state.phase, life.waiting
+            life.state = phases.apply_hint(
+                life.state, phases.Hint(phase=phase, at=self._clock(), expect_s=expect_s)
+            )
+            wakes = was_waiting and not life.waiting and phase == "running"
+            life.announced = life.announced or wakes
+        pages_in = 0
+        if wakes:
+            pages_in = self._wake(life)
+            self._observer.wait_ended(life)
+        elif life.waiting or phase in {"finishing", "done"}:
+            self._lifecycle.hurry()
+        elapsed_us = (time.perf_counter() - began) * 1e6
+        if wakes:
+            with self._observer.lock:
+                life.wakes_ms.append(elapsed_us / 1e3)
+        return HintReport(
+            sandbox=sandbox,
+            phase=phase,
+            former_phase=former,
+            pages_in=pages_in,
+            elapsed_us=round(elapsed_us, 1),
+        )
+
+    def explain(self, sandbox: str) -> list[Decision]:
+        """The last decisions, newest first."""
+        life = self._observer.life(sandbox)
+        with self._observer.lock:
+            now = self._clock()
+            return [
+                replace(decision, age_s=round(now - at, 3))
+                for at, decision in reversed(life.decisions)
+            ]
+
+    def page_out(self, sandbox: str) -> int:
+        """Page a sandbox out now; the first refusal is raised when all others were tried."""
+        life = self._observer.life(sandbox)
+        with self._observer.lock:
+            processes = [process for process in life.processes.values() if process.attached]
+        pages, refusal = 0, None
+        for process in processes:
+            try:
+                pages += self._lifecycle.page_out(life, process)
+            except AgentZipError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return pages
+
+    def page_in(self, sandbox: str) -> int:
+        """Bring all of a sandbox home."""
+        life = self._observer.life(sandbox)
+        return sum(self._actions.page_in(pid) for pid in self._attached(life))
+
+    def pin(self, sandbox: str, pinned: bool) -> None:
+        """Keep a sandbox in memory, or give it back to the planner; a pinned one comes home."""
+        life = self._observer.life(sandbox)
+        with self._observer.lock:
+            life.pinned = pinned
+        if pinned:
+            self.page_in(sandbox)
+
+    def scopes(self) -> list[ScopeStatus]:
+        """Every scope, those of the configuration first."""
+        return self._registry.statuses()
+
+    def scope_add(self, pattern: str, isolation: str = "scope") -> ScopeStatus:
+        """Select more sandboxes, kept over restarts."""
+        return self._changed(self._scopes.add(pattern, isolation))
+
+    def scope_enable(self, pattern: str, enabled: bool) -> ScopeStatus:
+        """Switch a scope on or off; off gives its sandboxes back."""
+        return self._changed(self._scopes.enable(pattern, enabled))
+
+    def scope_remove(self, pattern: str) -> ScopeStatus:
+        """Forget a scope that a command added, and give its sandboxes back."""
+        return self._changed(self._scopes.remove(pattern))
+
+    def sandbox_run(self, name: str, pid: int, start_time: int) -> ScopeStatus:
+        """Let a process and its descendants be a sandbox for as long as they live."""
+        scope = self._registry.run(name, pid, start_time)
+        self._lifecycle.hurry()
+        return scope
+
+    def _changed(self, rule: Rule) -> ScopeStatus:
+        self._lifecycle.hurry()
+        return self._registry.status(rule)
+
+    def _attached(self, life: Life) -> list[int]:
+        with self._observer.lock:
+            return [pid for pid, process in life.processes.items() if process.attached]
+
+    def _wake(self, life: Life) -> int:
+        """Bring the working sets of a sandbox home, when there is room; returns the pages."""
+        with self._observer.lock:
+            spaces = [p.space for p in life.processes.values() if p.attached and p.space]
+            pages = sum(min(space.learned_pages, space.pages_out) for space in spaces)
+        with self._admitted(life.sandbox.name, pages) as granted:
+            reports = self._actions.wake(self._attached(life), granted)
+        for report in reports:
+            self._actions.keep_template(report.pid)
+        return sum(report.pages_in for report in reports)
+
+    @contextlib.contextmanager
+    def _admitted(self, name: str, pages: int) -> Iterator[int]:
+        """
+        Let wakes go on in order as memory allows: a storm of them must not be an out-of-memory.
+
+        Gives the pages that may come home; fewer than asked for when the wait was too long.
+        """
+        wake = breakers.Wake(name, pages, self._clock())
+        deadline = time.monotonic() + _ADMISSION_S_MAX
+        with self._room:
+            self._waking.append(wake)
+            while (granted := self._granted(wake)) < pages and time.monotonic() < deadline:
+                self._room.wait(_ADMISSION_LOOK_S)
+        try:
+            yield granted
+        finally:
+            with self._room:
+                self._waking.remove(wake)
+                self._room.notify_all()
+
+    def _granted(self, wake: breakers.Wake) -> int:
+        available = memory.memory_available()
+        for admitted in breakers.admit(self._waking, available, _MEMORY_FLOOR_BYTES):
+            if (admitted.sandbox, admitted.since) == (wake.sandbox, wake.since):
+                return admitted.pages
+        return 0

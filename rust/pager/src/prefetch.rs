@@ -1,0 +1,394 @@
+//! Learned pages home before they are touched: when a sandbox wakes, and ahead of one who walks.
+//!
+//! Demand faults go first: pages are decoded without the space's lock and put in place in holds of
+//! a few pages, between which the fault thread, which has the higher priority, gets the lock.  All
+//! workers share one trip, batch by batch in the order of first need; a batch is sorted by address,
+//! so that neighbours go in one call.
+//!
+//! A trip has the operation lock and ends as soon as somebody else wants it (a page out, a detach).
+//! A window has no such lock, so nothing here ever deals with a staged page, or with one that
+//! cannot be decoded: they are left to the fault, which alone can tell what became of them.
+//! Nothing is remembered beyond a kill -9: what is out stays out, and comes when it is touched.
+
+use crate::address::{PAGE_SIZE, PageNumber};
+use crate::error::{Error, Result};
+use crate::habit::Call;
+use crate::page_in::{PageInReport, Ready, available_memory, decode, install_batch};
+use crate::page_table::Entry;
+use crate::points;
+use crate::shared::{Kit, Shared};
+use crate::space::{Core, Space};
+use crate::sys::foreign;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pages decoded and put in place at a time, in one hold of the lock: some 100 us.
+const BATCH_PAGES: usize = 64;
+/// Most workers; the kernel's own locks of one address space make more useless.
+const WORKERS_MAX: usize = 8;
+/// Jobs that wait; of windows more are not taken, as their pages are touched by then.
+const JOBS_MAX: usize = 64;
+/// Memory that a wake leaves to the host, and how often to look, in batches.
+const MEMORY_FLOOR: u64 = 64 << 20;
+const MEMORY_CHECK: usize = 64;
+/// How long to try one batch while the program keeps changing its address space.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a wake that was seen waits for others at work on the same space: a page out ends with
+/// its step, background work is brief.
+const OPERATION_PATIENCE: Duration = Duration::from_millis(100);
+/// How soon a worker notices that the engine closes, and a caller that his trip was stopped.
+const IDLE: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a wake did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WakeReport {
+    /// Learned pages brought home.
+    pub pages_in: u64,
+    /// Learned pages that were home already.
+    pub pages_present: u64,
+    /// Learned pages left to fault, to see whether they are needed.
+    pub pages_spared: u64,
+    /// Learned pages that cannot be produced: who touches them gets SIGBUS.
+    pub pages_lost: u64,
+    /// All of it.
+    pub elapsed: Duration,
+}
+
+/// Something to bring home.
+#[derive(Debug)]
+enum Job {
+    /// The set of a space that was seen to wake.
+    Wake(u64),
+    /// A part of a set.
+    Help(Arc<Trip>),
+    /// Neighbours of a touched page.
+    Window(u64, Range<PageNumber>),
+}
+
+/// What waits to be brought home.
+#[derive(Debug)]
+pub struct Prefetch {
+    /// Held for a push or a pop only: fault threads take it.
+    jobs: Mutex<VecDeque<Job>>,
+    bell: Condvar,
+    workers: usize,
+}
+
+impl Default for Prefetch {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            jobs: Mutex::new(VecDeque::with_capacity(JOBS_MAX + WORKERS_MAX)),
+            bell: Condvar::new(),
+            workers: processors.min(WORKERS_MAX),
+        }
+    }
+}
+
+impl Prefetch {
+    fn ask(&self, job: Job) {
+        let mut jobs = self.jobs.lock();
+        if jobs.len() < JOBS_MAX || !matches!(job, Job::Window(..)) {
+            jobs.push_back(job);
+            self.bell.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.jobs.lock();
+        if jobs.is_empty() {
+            self.bell.wait_for(&mut jobs, IDLE);
+        }
+        jobs.pop_front()
+    }
+}
+
+/// What a worker works with; made once, so that bringing pages allocates little.
+struct Hands {
+    kit: Kit,
+    pages: Vec<u8>,
+    ready: Vec<Ready>,
+}
+
+impl Default for Hands {
+    fn default() -> Self {
+        Self {
+            kit: Kit::default(),
+            pages: vec![0; BATCH_PAGES * PAGE_SIZE],
+            ready: Vec::with_capacity(BATCH_PAGES),
+        }
+    }
+}
+
+/// A set on its way home.
+#[derive(Debug)]
+struct Trip {
+    space: Arc<Space>,
+    /// In the order of first need, each batch by address.
+    pages: Vec<PageNumber>,
+    /// Of those, taken by some worker.
+    next: AtomicUsize,
+    /// Somebody wants the space, memory is short, or the program is gone or too busy.
+    stopped: AtomicBool,
+    /// Workers at work and what they did.  Held for an addition only.
+    progress: Mutex<Progress>,
+    /// Rings when a worker ends.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    workers: usize,
+    report: PageInReport,
+}
+
+/// Says that a set is on its way, also when that ends by a panic.
+struct OnItsWay<'a>(&'a Space);
+
+impl<'a> OnItsWay<'a> {
+    fn of(space: &'a Space) -> Self {
+        space.prefetching.store(true, Ordering::Release);
+        Self(space)
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        self.0.prefetching.store(false, Ordering::Release);
+    }
+}
+
+/// Counts a worker of a trip, also when it panics.
+struct AtWork<'a>(&'a Trip);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.progress.lock().workers -= 1;
+        self.0.done.notify_all();
+    }
+}
+
+impl Trip {
+    fn new(space: &Arc<Space>, mut pages: Vec<PageNumber>) -> Self {
+        pages.chunks_mut(BATCH_PAGES).for_each(<[PageNumber]>::sort_unstable);
+        Self {
+            space: Arc::clone(space),
+            pages,
+            next: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            progress: Mutex::default(),
+            done: Condvar::new(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        if self.space.is_wanted() || self.space.is_gone() {
+            self.stopped.store(true, Ordering::Release);
+        }
+        self.stopped.load(Ordering::Acquire)
+            || self.next.load(Ordering::Acquire) >= self.pages.len()
+    }
+
+    /// Bring batches until none is left.
+    fn work(&self, shared: &Shared, hands: &mut Hands) {
+        self.progress.lock().workers += 1;
+        let _at_work = AtWork(self);
+        let mut report = PageInReport::default();
+        while !self.is_over() {
+            let from = self.next.fetch_add(BATCH_PAGES, Ordering::AcqRel);
+            let to = (from + BATCH_PAGES).min(self.pages.len());
+            let Some(batch) = self.pages.get(from..to) else { break };
+            let look = (from / BATCH_PAGES).is_multiple_of(MEMORY_CHECK);
+            if look && available_memory() < MEMORY_FLOOR
+                || bring(shared, &self.space, hands, batch, &mut report).is_err()
+            {
+                self.stopped.store(true, Ordering::Release);
+            }
+        }
+        let total = &mut self.progress.lock().report;
+        total.pages_in += report.pages_in;
+        total.pages_present += report.pages_present;
+        total.pages_lost += report.pages_lost;
+    }
+
+    /// Wait for its end.
+    fn wait(&self) -> PageInReport {
+        let mut progress = self.progress.lock();
+        while progress.workers > 0 || !self.is_over() {
+            self.done.wait_for(&mut progress, LOOK);
+        }
+        progress.report
+    }
+}
+
+/// Start the workers.
+///
+/// # Errors
+/// No thread could be started.
+pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    (0..shared.prefetch.workers)
+        .map(|number| {
+            let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
+            let name = format!("agentzip-home{number}");
+            std::thread::Builder::new().name(name).spawn(move || {
+                // Also before the program that wakes: what it would touch waits for us anyway.
+                foreign::hurry();
+                let mut hands = Hands::default();
+                while !stop.load(Ordering::Acquire) {
+                    let Some(job) = shared.prefetch.next() else { continue };
+                    // Whatever goes wrong with one page, it comes when it is touched.
+                    let run = AssertUnwindSafe(|| run(&shared, job, &mut hands));
+                    let _ = catch_unwind(run);
+                }
+            })
+        })
+        .collect()
+}
+
+fn run(shared: &Shared, job: Job, hands: &mut Hands) {
+    match job {
+        Job::Help(trip) => trip.work(shared, hands),
+        Job::Wake(id) => {
+            let Some(space) = shared.space(id) else { return };
+            let began = Instant::now();
+            let lock = || space.operation.try_lock_for(OPERATION_PATIENCE);
+            let Some(_operation) = space.waking(lock) else {
+                space.core.lock().habit.not_replayed();
+                return;
+            };
+            bring_set_home(shared, &space, usize::MAX, began, Some(hands));
+        }
+        Job::Window(id, pages) => {
+            let Some(space) = shared.space(id) else { return };
+            bring_window(shared, &space, hands, pages);
+        }
+    }
+}
+
+/// The sandbox behind a space wakes: bring home what it has learned to need, `pages_max` of it.
+///
+/// # Errors
+/// `TargetGone`.
+pub fn wake(shared: &Shared, space: &Arc<Space>, pages_max: usize) -> Result<WakeReport> {
+    let began = Instant::now();
+    let _operation = space.waking(|| space.claim());
+    let report = bring_set_home(shared, space, pages_max, began, None);
+    if space.is_gone() && !space.descriptor.is_alive() {
+        return Err(Error::TargetGone(space.header.pid));
+    }
+    Ok(report)
+}
+
+/// For one who has the operation lock; `hands` to work with, if he is a worker.
+fn bring_set_home(
+    shared: &Shared,
+    space: &Arc<Space>,
+    pages_max: usize,
+    began: Instant,
+    hands: Option<&mut Hands>,
+) -> WakeReport {
+    let snapshot = space.core.lock().habit.wake(began);
+    let choice = snapshot.choose(pages_max, |page| space.is_out(page));
+    space.core.lock().habit.chose(&choice);
+    points::pass("prefetch.chosen");
+    let chosen = choice.pages.len();
+    let trip = Arc::new(Trip::new(space, choice.pages));
+    let on_its_way = OnItsWay::of(space);
+    let helpers = shared.prefetch.workers - usize::from(hands.is_some());
+    for _ in 0..helpers.min(chosen.div_ceil(BATCH_PAGES)) {
+        shared.prefetch.ask(Job::Help(Arc::clone(&trip)));
+    }
+    if let Some(hands) = hands {
+        trip.work(shared, hands);
+    }
+    let report = trip.wait();
+    drop(on_its_way);
+    // Faults that were read under the lock, and could not be answered, are the fault thread's.
+    shared.nudge(space.id());
+    space.tally.prefetched.fetch_add(report.pages_in, Ordering::Relaxed);
+    let elapsed = began.elapsed();
+    if chosen > 0 && !trip.stopped.load(Ordering::Acquire) {
+        shared.wake.record(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+    }
+    WakeReport {
+        pages_in: report.pages_in,
+        pages_present: choice.present + report.pages_present,
+        pages_spared: choice.spared,
+        pages_lost: report.pages_lost,
+        elapsed,
+    }
+}
+
+fn bring_window(shared: &Shared, space: &Space, hands: &mut Hands, pages: Range<PageNumber>) {
+    let pages: Vec<PageNumber> =
+        (pages.start.0..pages.end.0).map(PageNumber).filter(|page| space.is_out(*page)).collect();
+    let mut report = PageInReport::default();
+    for batch in pages.chunks(BATCH_PAGES) {
+        if bring(shared, space, hands, batch, &mut report).is_err() {
+            break;
+        }
+    }
+    if !space.core.lock().pending.is_empty() {
+        shared.nudge(space.id());
+    }
+    space.tally.windowed.fetch_add(report.pages_in, Ordering::Relaxed);
+}
+
+/// Decode what is out of one batch and put it in place.
+fn bring(
+    shared: &Shared,
+    space: &Space,
+    hands: &mut Hands,
+    batch: &[PageNumber],
+    report: &mut PageInReport,
+) -> Result<()> {
+    let Hands { kit, pages, ready } = hands;
+    ready.clear();
+    for page in batch {
+        let entry = space.table.get(*page);
+        let (Entry::Pooled(_) | Entry::Same { .. }) = entry else { continue };
+        let out = &mut pages.as_chunks_mut::<PAGE_SIZE>().0[ready.len()];
+        if decode(shared, space, kit, &entry, out) {
+            ready.push(Ready { page: *page, entry, good: true });
+        } else if space.table.get(*page) == entry {
+            report.pages_lost += 1;
+        }
+    }
+    points::pass("prefetch.decoded");
+    install_batch(shared, space, kit, ready, pages, report, PATIENCE)?;
+    points::pass("prefetch.installed");
+    Ok(())
+}
+
+impl Space {
+    /// A page that was out was touched and has been put in place: learn from it, and bring what
+    /// will be touched next.  Only notes and asks; the work is done by others.
+    pub fn note_refault(&self, core: &mut Core, shared: &Shared, page: PageNumber) {
+        let now = Instant::now();
+        match core.habit.refault(page, now) {
+            Call::Unheard => return,
+            Call::Replay => return shared.prefetch.ask(Job::Wake(self.id())),
+            Call::Nothing if self.prefetching.load(Ordering::Acquire) => return,
+            Call::Nothing => {}
+        }
+        let step = core.ahead.refault(page);
+        if let Some(passed) = step.passed {
+            for page in (passed.start.0..passed.end.0).map(PageNumber) {
+                // Of what was never out there is nothing to learn.
+                if matches!(self.table.get(page), Entry::Kept(_)) {
+                    core.habit.passed_over(page, now);
+                }
+            }
+        }
+        if let Some(pages) = step.bring {
+            shared.prefetch.ask(Job::Window(self.id(), pages));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+"""
+Prefetch on real processes: what a wake needs is learned, and is home before it is touched.
+
+Every target verifies its own pages, so that what was brought early is checked byte by byte.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from agentzip import model
+from agentzip.errors import InvalidSetting, NotAttached, TargetBusy
+from agentzip.pager import Pager
+from agentzip.selftest.conditions import wait_until
+from agentzip.selftest.exact_languages import start_heap
+from agentzip.selftest.stage import Stage
+from agentzip.selftest.targets import Target
+
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(110)]
+
+_MIB = 32
+_NEEDED = 2000
+"""Pages that the memory target touches at a wake, every third one, so that none is a neighbour."""
+_WALK = f"walk 100 {_NEEDED} 3"
+
+
+def _status(engine: Pager, target: Target) -> model.SpaceStatus:
+    return next(space for space in engine.spaces() if space.pid == target.pid)
+
+
+def _faults(engine: Pager, target: Target, line: str) -> int:
+    """Faults that a command of the target takes."""
+    before = _status(engine, target).faults
+    target.ok(line)
+    return _status(engine, target).faults - before
+
+
+@contextmanager
+def _asleep(mib: int = _MIB, wakes: int = 1) -> Iterator[tuple[Stage, Target]]:
+    """A target whose pages are out, and that has learned from so many wakes."""
+    with Stage() as stage:
+        target = stage.memory(mib)
+        stage.attach(target)
+        stage.page_out(target)
+        for _ in range(wakes):
+            target.ok(_WALK)
+            stage.page_out(target)
+        yield stage, target
+        stage.settle()
+
+
+def test_an_announced_wake_takes_the_faults_away() -> None:
+    """What two wakes needed is home before the third one touches it, but for the sample."""
+    with _asleep(wakes=2) as (stage, target):
+        learned = stage.engine.learned(target.pid)
+        assert _NEEDED <= learned.pages < _NEEDED * 1.1
+        report = stage.engine.wake(target.pid)
+
+        assert report.pages_in + report.pages_spared >= _NEEDED
+        assert report.pages_lost == 0
+        assert _faults(stage.engine, target, _WALK) < _NEEDED * 0.15
+        status = _status(stage.engine, target)
+        assert status.pages_prefetched == report.pages_in
+        assert report.pages_spared == status.pages_spared
+        assert status.pages_spared * 0.9 < status.pages_spared_touched <= status.pages_spared
+        assert 1 == stage.engine.stats().wake.count
+        target.verify()
+
+
+def test_a_wake_that_is_not_announced_is_seen_and_replayed() -> None:
+    """A part of the set faults; the rest is brought meanwhile, or the toucher waits for it."""
+    with _asleep(wakes=2) as (stage, target):
+        stage.engine.set_prefetch(target.pid, replay=True)
+        # The part that shows that it wakes.
+        target.ok(f"walk 100 {_NEEDED // 8} 3")
+        assert wait_until(lambda: stage.engine.stats().wake.count == 1, 10)
+
+        assert _faults(stage.engine, target, _WALK) < _NEEDED * 0.15
+        assert not _status(stage.engine, target).prefetching
+        target.verify()
+
+
+def test_nothing_is_brought_unless_it_was_asked_for() -> None:
+    """The engine only learns; replay and windows are policy's."""
+    with _asleep(wakes=2) as (stage, target):
+        assert _faults(stage.engine, target, _WALK) >= _NEEDED
+        status = _status(stage.engine, target)
+
+        assert (0, 0, 0) == (status.pages_prefetched, status.pages_windowed, status.pages_spared)
+        assert (3, status.learned_pages) == (status.wakes, stage.engine.learned(target.pid).pages)
+
+
+def test_what_is_not_needed_any_more_is_forgotten() -> None:
+    """After three wakes elsewhere nothing is left of the first habit."""
+    with _asleep(wakes=2) as (stage, target):
+        start = int(target.ok("where").split()[0].split("-")[0], 16)
+        first_needed = start + 100 * 4096
+        for _ in range(4):
+            target.ok("walk 7000 300 1")
+            stage.page_out(target)
+        ranges = stage.engine.learned(target.pid).ranges
+
+        assert not any(low <= first_needed < high for low, high in ranges)
+        assert any(low <= start + 7100 * 4096 < high for low, high in ranges)
+
+
+def test_pages_that_are_brought_in_vain_are_found_out() -> None:
+    """The spared sample says how much of the prefetch was waste."""
+    with _asleep(wakes=2) as (stage, target):
+        for _ in range(12):
+            stage.engine.wake(target.pid)
+            target.ok(f"walk 100 {_NEEDED // 4} 3")
+            stage.page_out(target)
+        status = _status(stage.engine, target)
+
+        assert status.pages_spared_touched < status.pages_spared * 0.6
+        assert stage.engine.wake(target.pid).pages_in < _NEEDED * 0.6
+
+
+def test_at_most_so_many_pages_are_brought() -> None:
+    """`pages_max` bounds a wake; the rest comes when it is touched."""
+    with _asleep() as (stage, target):
+        assert 500 == stage.engine.wake(target.pid, pages_max=500).pages_in
+        target.verify()
+
+
+def test_one_who_walks_through_memory_is_run_ahead_of() -> None:
+    """Windows grow with a walk, and a scattered toucher opens none."""
+    with _asleep(wakes=0) as (stage, target):
+        stage.engine.set_prefetch(target.pid, replay=False, window_min=16, window_max=256)
+        scattered = _faults(stage.engine, target, "walk 0 400 211")
+        # Its own code touches some neighbours.
+        assert _status(stage.engine, target).pages_windowed < 40
+        assert scattered >= 300
+        stage.page_out(target)
+        faults = _faults(stage.engine, target, "walk 0 6000 1")
+
+        windowed = _status(stage.engine, target).pages_windowed
+        # How many depends on who is faster; what matters is that it pays and is right.
+        assert windowed > 1000
+        assert faults < 5000
+        stage.page_out(target)
+        assert stage.engine.learned(target.pid).pages > 4000
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 16), (32, 16), (16, 512), (16, 8)])
+def test_a_window_out_of_range_is_refused(low: int, high: int) -> None:
+    """By the name of the field, and nothing changes."""
+    with _asleep(mib=4, wakes=0) as (stage, target), pytest.raises(InvalidSetting, match="window"):
+        stage.engine.set_prefetch(target.pid, replay=True, window_min=low, window_max=high)
+
+
+def test_refaults_are_told_once() -> None:
+    """Where, and how long after the page out."""
+    with _asleep(wakes=0) as (stage, target):
+        stage.engine.refaults(target.pid)
+        stage.page_out(target)
+        time.sleep(0.05)
+        target.ok("walk 500 10 1")
+        start = int(target.ok("where").split()[0].split("-")[0], 16)
+        told = stage.engine.refaults(target.pid)
+
+        ours = [found for found in told if found.start == start + 500 * 4096]
+        assert [(start + 510 * 4096, True)] == [(one.end, one.after_ms >= 50) for one in ours]
+        assert [] == stage.engine.refaults(target.pid)
+
+
+def test_a_template_serves_another_process_with_other_addresses() -> None:
+    """Its first wake already finds most of what it needs at home."""
+    with _asleep(wakes=2) as (stage, first):
+        data = stage.engine.export_learned(first.pid)
+        second = stage.memory(_MIB, 77)
+        stage.attach(second)
+        assert stage.engine.import_learned(second.pid, data) > _NEEDED * 0.9
+        stage.page_out(second)
+        stage.engine.wake(second.pid)
+
+        assert _faults(stage.engine, second, _WALK) < _NEEDED * 0.3
+        second.verify()
+
+
+def test_a_template_serves_another_interpreter_with_other_data() -> None:
+    """Python heaps of equal programs over different data: most of the first wake is known."""
+    with Stage() as stage:
+        first, second = (start_heap(stage, seed) for seed in (1, 2))
+        for target in (first, second):
+            stage.attach(target, "always")
+            stage.page_out(target)
+        for _ in range(2):
+            first.verify()
+            stage.page_out(first)
+        usable = stage.engine.import_learned(second.pid, stage.engine.export_learned(first.pid))
+        stage.engine.wake(second.pid)
+        before = _status(stage.engine, second)
+        second.verify()
+        after = _status(stage.engine, second)
+
+        assert usable > 0
+        hits, missed = after.pages_prefetched, after.pages_missed - before.pages_missed
+        assert hits / (hits + missed) >= 0.6
+        stage.settle()
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"AZHABIT1" + bytes(200)])
+def test_garbage_is_no_template(data: bytes) -> None:
+    """It is refused by name."""
+    with _asleep(mib=4, wakes=0) as (stage, target), pytest.raises(InvalidSetting, match="data"):
+        stage.engine.import_learned(target.pid, data)
+
+
+def test_a_page_out_or_a_detach_ends_a_wake_in_progress() -> None:
+    """Whoever wants the target gets it soon, and every byte is right."""
+    with _asleep(wakes=2) as (stage, target):
+        for _ in range(15):
+            wakes = [
+                threading.Thread(target=stage.engine.wake, args=(target.pid,)) for _ in range(2)
+            ]
+            for wake in wakes:
+                wake.start()
+            stage.page_out(target)
+            for wake in wakes:
+                wake.join()
+            target.ok(_WALK)
+            stage.page_out(target)
+        assert stage.engine.stats().pages_lost == 0
+        done = threading.Event()
+
+        def wake_again() -> None:
+            with suppress(NotAttached):
+                while not done.is_set():
+                    stage.engine.wake(target.pid)
+
+        waker = threading.Thread(target=wake_again)
+        waker.start()
+        try:
+            assert stage.detach(target).complete
+        finally:
+            done.set()
+            waker.join()
+        target.verify()
+        stage.attach(target)
+
+
+@pytest.mark.parametrize("options", [(), ("--moves", "on"), ("--forks", "on")])
+def test_bytes_are_exact_while_mappings_come_and_go(options: tuple[str, ...]) -> None:
+    """Unmaps, moves and drops race with wakes, replays and windows; no page is ever wrong."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="lz4")
+        target = stage.start(
+            *(stage.program("stress"), "--ops", "40000", "--threads", "4", "--seed", "9"),
+            *options,
+            verify="",
+        )
+        stage.attach(target, "always")
+        engine.set_prefetch(target.pid, replay=True, window_min=16, window_max=256)
+        stop = threading.Event()
+
+        def move() -> None:
+            with suppress(Exception):
+                while not stop.is_set():
+                    with suppress(TargetBusy):
+                        engine.page_out(target.pid)
+                        stop.wait(0.02)
+                        engine.wake(target.pid)
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        try:
+            line = target.read_line(90, "stress")
+        finally:
+            stop.set()
+            mover.join(20)
+        assert "0" == line.split()[4], f"{line}\n{target.errors()}"
+        assert 0 == engine.stats().pages_lost
+        target.wait(10)
+        stage.forget(target)
+        stage.settle()
+
+
+def test_what_is_learned_is_counted_and_gone_with_the_target() -> None:
+    """16 bytes a page and the notes of the last wake."""
+    with _asleep(wakes=2) as (stage, target):
+        learned = stage.engine.stats().learned_bytes
+        assert 16 * _NEEDED <= learned < 1_000_000
+        stage.detach(target)
+        stage.forget(target)
+        assert 0 == stage.engine.stats().learned_bytes
