@@ -21,6 +21,7 @@ from agentzip.errors import InternalError
 
 __all__ = [
     "MADV_PAGEOUT",
+    "MADV_WILLNEED",
     "Stored",
     "ZramWay",
     "advise",
@@ -37,7 +38,8 @@ _RESET_TRIES = 50
 """A tenth of a second each."""
 
 _SYS_PROCESS_MADVISE = 440
-_MADV_WILLNEED = 3
+MADV_WILLNEED = 3
+"""Read the pages in, soon."""
 MADV_PAGEOUT = 21
 """Take the pages out, now."""
 
@@ -162,9 +164,9 @@ class ZramWay(Stoppable):
         target.pin({ONE_CPU})
         ledger.note("fault", self.name, target.touch(touches, 0, number))
         target.pin(ALL_CPUS)
-        ledger.note("page_in", self.name, [self._advise(_MADV_WILLNEED)])
+        ledger.note("page_in", self.name, [self._advise(MADV_WILLNEED)])
         ledger.note("page_out_again", self.name, [self._advise(MADV_PAGEOUT)])
-        self._advise(_MADV_WILLNEED)
+        self._advise(MADV_WILLNEED)
         ledger.note("fault_again", self.name, target.touch(touches, 0, number))
         target.sweep()
         return target.count_wrong()

@@ -1,5 +1,5 @@
 """
-Commands that measure: bench encode.
+Commands that measure: bench encode; those on sandboxes at work are in fanout.py.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from agentzip.cli import fanout
 from agentzip.cli.options import JsonOption
 from agentzip.cli.output import print_text, set_up_logging
 from agentzip.errors import InvalidSetting
@@ -29,13 +30,8 @@ def register(app: typer.Typer) -> None:
         help="Measure on this host, on processes started for it.",
     )
     bench.command("encode")(encode)
-    # Without a second command the first one would take the name of the group.
-    bench.callback()(_bench)
+    fanout.register(bench)
     app.add_typer(bench, name="bench")
-
-
-def _bench() -> None:
-    """Measure on this host, on processes started for it."""
 
 
 def encode(

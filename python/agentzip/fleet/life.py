@@ -29,6 +29,10 @@ any workload with the default codec, rounded down."""
 
 _RATIO_PAGES_MIN = 1000
 
+_CLEAN_UNKNOWN = 0.75
+"""Share of the pages that later page outs of a process need not encode again, before that is known
+of it: encoding a page is paid once for several waits."""
+
 
 @dataclass(slots=True)
 class ProcessLife:
@@ -83,9 +87,11 @@ class ProcessLife:
         whole: bool,
     ) -> None:
         """Take in what a page out did; `after` is a look behind it, `whole` if nothing was left."""
+        # As the planner weighed it: what is encoded once is paid for over several waits.
+        share = 1.0 if self.out_at is not None else 1.0 - _CLEAN_UNKNOWN
+        self.out_cpu_s = report.elapsed_us / 1e6 * share
         self.out_at = now
         self.out_pages = report.pages_moved
-        self.out_cpu_s = report.elapsed_us / 1e6
         self.back_soon = 0
         if after is not None and whole:
             # What is still here could not leave, but for what was told to stay.
@@ -103,6 +109,12 @@ class ProcessLife:
         if self.activity is None:
             return 0
         return max(0, self.activity.rss_pages - (self.stay_pages or 0))
+
+    def clean_share(self) -> float:
+        """Share of the pages that could leave whose copy in the pool is still good."""
+        if self.out_at is None or self.space is None or not self.resident_movable:
+            return _CLEAN_UNKNOWN
+        return min(1.0, self.space.pages_kept / self.resident_movable)
 
     def ratio(self) -> float:
         """Expected bytes of memory for one byte of pool."""
@@ -174,7 +186,6 @@ class Life:
         # What of the learned set is out already is not here to leave.
         out = min(learned, space.pages_out) if space else 0
         working_set = min(learned - out, movable - restless)
-        kept = space.pages_kept if space else 0
         quiet_since = self.state.quiet_since.get(pid, now)
         # What it touched while it worked says nothing of what it touches while it waits.
         touches = [at for at in process.touches if at > quiet_since]
@@ -185,7 +196,7 @@ class Life:
             restless_pages=restless,
             quiet_s=now - quiet_since,
             temperature=temperature.classify(touches, now, limits, self.state.phase),
-            clean_share=min(1.0, kept / movable) if movable else 0.0,
+            clean_share=process.clean_share(),
             ratio=process.ratio(),
             paged_out_s=None if process.out_at is None else now - process.out_at,
             working_set_out=out,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentzip.host.memory import ROOT
 
-__all__ = ["KeeperGroup", "group_of"]
+__all__ = ["KeeperGroup", "group_of", "unified_mount"]
 
 _EMPTY_SECONDS = 1.0
 """How long a group may still count a process that has just ended."""
@@ -32,7 +32,7 @@ def group_of(pid: int, root: Path = ROOT) -> str | None:
     return None
 
 
-def _mount(root: Path) -> Path | None:
+def unified_mount(root: Path) -> Path | None:
     """Where the unified hierarchy is mounted with its own root at the top."""
     with suppress(OSError):
         for line in (root / "proc" / "self" / "mountinfo").read_text().splitlines():
@@ -56,7 +56,7 @@ class KeeperGroup:
     def __init__(self, run_dir: Path, root: Path = ROOT) -> None:
         self._folder: Path | None = None
         self._pid = 0
-        own, mount = group_of(os.getpid(), root), _mount(root)
+        own, mount = group_of(os.getpid(), root), unified_mount(root)
         # Nobody can end the root group, and what we cannot see we leave alone.
         if mount is not None and own and own != "/" and ".." not in own:
             number = zlib.crc32(str(run_dir.resolve()).encode())

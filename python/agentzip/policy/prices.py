@@ -5,10 +5,11 @@ What memory, processors and delay are worth now, all in byte-seconds of memory.
     cost = processor seconds x price of a processor second
          + seconds of delay x price of a second of delay
 
-A byte-second of memory is worth nothing while the host has enough, one byte-second at the start
-watermark, and more as memory runs out or somebody stalls for it.  A processor second costs the
-memory that the host has per core, times how busy the processors are, as in `tiers`.  A second for
-which a sandbox is late costs a core's memory whatever the processors do: somebody waits.
+A byte-second of memory is worth nothing while the host has enough, up to one byte-second below the
+start watermark, two from there on, and more as memory runs out or somebody stalls for it.  A
+processor second costs the memory that the host has per core, times how busy the processors are, as
+in `tiers`.  A second for which a sandbox is late costs a core's memory whatever the processors do:
+somebody waits.
 """
 
 from dataclasses import dataclass, field
@@ -33,8 +34,12 @@ _IDLE_PRICE = 0.02
 _LOWEST_PRICE = 0.1
 """Price of memory just above the stop watermark, where only the best page outs should pay."""
 
-_FULL_PRICE = 4.0
-"""Price of memory when none is available."""
+_RECLAIM_PRICE = 2.0
+"""Price of memory from the start watermark on, and until it is won back: from here on memory is
+what the host is short of, not processors."""
+
+_FULL_PRICE = 16.0
+"""Price of memory when none is available: the next step is that somebody is killed for it."""
 
 _PRESSURE_WEIGHT = 10.0
 """Somebody stalled for memory a tenth of the time doubles its price."""
@@ -187,9 +192,9 @@ def _memory_price(host: Host, watermarks: Watermarks, *, reclaiming: bool) -> fl
     used = host.used_share
     if used >= watermarks.start:
         above = (used - watermarks.start) / max(1.0 - watermarks.start, 1e-9)
-        price = 1.0 + (_FULL_PRICE - 1.0) * min(above, 1.0)
+        price = _RECLAIM_PRICE + (_FULL_PRICE - _RECLAIM_PRICE) * min(above, 1.0)
     elif reclaiming:
-        price = 1.0
+        price = _RECLAIM_PRICE
     elif used >= watermarks.stop:
         between = (used - watermarks.stop) / (watermarks.start - watermarks.stop)
         price = _LOWEST_PRICE + (1.0 - _LOWEST_PRICE) * between

@@ -15,6 +15,11 @@ touches part of its memory and changes some of it) and `digest` (over all that i
     json_agent.py     message histories, parsed results, models, chunks; waits in asyncio
     browser_agent.py  headless Chromium with its pages; devtools.py is the pipe to it
     node_agent.js     documents, Maps, row objects, JSON
+    turns.py          whole turns, for agents that go on and on: the workloads A to D
+    analyst.py        A: python_agent with scikit-learn and matplotlib
+    tool_user.py      B: json_agent that searches, reads pages, checks schemas
+    surfer.py         C: browser_agent that reads, changes and pictures its pages
+    node_batch.js     D: node_agent that works through batches of documents and files
 """
 
 __all__: list[str] = []

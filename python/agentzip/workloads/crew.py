@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +29,32 @@ from agentzip.host import processes
 from agentzip.uniform import fixed_addresses, uniform_command
 from agentzip.workloads.devtools import chromium
 
-__all__ = ["KINDS", "Sandbox", "crew", "for_all", "why_not"]
+__all__ = ["KINDS", "TURNING", "Sandbox", "Turn", "crew", "for_all", "make_material", "why_not"]
 
 KINDS = ("python", "json", "browser", "node")
 """The workloads, in the order in which they are measured."""
 
-_NEEDS = {"python": ("numpy", "pandas"), "json": ("pydantic",), "browser": (), "node": ()}
+TURNING = {"A": "python", "B": "json", "C": "browser", "D": "node"}
+"""Workloads that take turns (turns.py) -> the kind whose data they work on."""
+
+_NEEDS = {
+    "python": ("numpy", "pandas"),
+    "json": ("pydantic",),
+    "A": ("numpy", "pandas", "sklearn", "matplotlib"),
+    "B": ("pydantic",),
+}
+"""Python packages of each; those of A are `agentzip[bench]`."""
+
+_PROGRAMS = {
+    "python": "python_agent",
+    "json": "json_agent",
+    "browser": "browser_agent",
+    "node": "node_agent.js",
+    "A": "analyst",
+    "B": "tool_user",
+    "C": "surfer",
+    "D": "node_batch.js",
+}
 
 _ANSWER_SECONDS = 300.0
 """The longest command, a digest with everything out on a loaded host, takes some seconds."""
@@ -50,32 +71,63 @@ T = TypeVar("T")
 
 def why_not(kind: str) -> str:
     """Why this workload cannot run on this host; empty if it can."""
-    missing = [name for name in _NEEDS[kind] if importlib.util.find_spec(name) is None]
+    missing = [name for name in _NEEDS.get(kind, ()) if importlib.util.find_spec(name) is None]
     if missing:
         return f"{' and '.join(missing)} is not installed"
-    if kind == "browser" and (chromium() is None or shutil.which("bash") is None):
+    if kind in {"browser", "C"} and (chromium() is None or shutil.which("bash") is None):
         return "no chromium on this host"
-    if kind == "node" and shutil.which("node") is None:
+    if kind in {"node", "D"} and shutil.which("node") is None:
         return "no node on this host"
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn, as seen from whoever sent it."""
+
+    recalled: str
+    """Digest over the state that every turn needs."""
+    answer: dict[str, Any]
+    recall_s: float
+    """Until the first line came: the sandbox is awake."""
+    elapsed_s: float
+
+
 class Sandbox:
-    """One running instance; for the browser it is a tree of processes."""
+    """
+    One running instance; for the browser it is a tree of processes.
+
+    Args:
+        kind: One of `KINDS` or `TURNING`.
+        instance: Which share of all documents it holds.
+        folder: Where its data files are.
+        uniform: Start it like all others: no address randomisation, fixed hash seeds.
+        merge: Let KSM merge its pages, should it be run.
+        group: Folder of the control group that it starts in; None for that of the caller.
+    """
 
     def __init__(
-        self, kind: str, instance: int, folder: Path, *, uniform: bool = False, merge: bool = False
+        self,
+        kind: str,
+        instance: int,
+        folder: Path,
+        *,
+        uniform: bool = False,
+        merge: bool = False,
+        group: Path | None = None,
     ) -> None:
         self.kind = kind
         self.instance = instance
         launcher = [sys.executable, "-m", "agentzip.workloads.launcher"]
+        launcher += ["--mergeable"] * merge
+        launcher += ["--group", str(group)] if group is not None else []
         words, environment = [*_command(kind), str(folder)], _environment()
         if uniform:
             words, environment = uniform_command(words, environment)
         self._pending = b""
         with fixed_addresses() if uniform else contextlib.nullcontext():
             self._process = subprocess.Popen(
-                [*launcher, *["--mergeable"] * merge, "--", *words],
+                [*launcher, "--", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
@@ -103,6 +155,20 @@ class Sandbox:
         started = time.perf_counter()
         answer: dict[str, Any] = self._ask(f"step {number}")["answer"]
         return answer, time.perf_counter() - started
+
+    def turn(self, number: int, choice: int) -> Turn:
+        """
+        One whole turn of a kind in `TURNING`.
+
+        Args:
+            number: Which turn, from 0.
+            choice: What the model answered; the tool call follows from it.
+        """
+        started = time.perf_counter()
+        recalled = str(self._ask(f"turn {number} {choice}")["recalled"])
+        awake = time.perf_counter()
+        answer: dict[str, Any] = self._answer(_ANSWER_SECONDS)["answer"]
+        return Turn(recalled, answer, awake - started, time.perf_counter() - started)
 
     def digest(self) -> str:
         """Digest over all that it holds, made by itself."""
@@ -179,7 +245,7 @@ def crew(
         raise InvalidSetting(f"workload {kind} cannot run here: {reason}", "choose another one")
     # Two digits, so that the lengths of command lines do not move stacks.
     folders = [folder / f"{kind}-{instance:02}" for instance in range(count)]
-    _make_material(kind, folders, size)
+    make_material(kind, folders, size)
     sandboxes: list[Sandbox] = []
     try:
         # A batch at a time; the starts are in this thread, whose end would be the instances' end.
@@ -203,7 +269,16 @@ def for_all(sandboxes: Sequence[Sandbox], work: Callable[[Sandbox], T]) -> list[
         return list(pool.map(work, sandboxes))
 
 
-def _make_material(kind: str, folders: Sequence[Path], size: float) -> None:
+def make_material(kind: str, folders: Sequence[Path], size: float) -> None:
+    """
+    Make the data files of all instances, each in its folder.
+
+    Args:
+        kind: One of `KINDS`.
+        folders: As many as there are instances.
+        size: As for `crew`.
+    """
+
     def make(instance: int) -> int:
         words = ["--kind", kind, "--instance", str(instance), "--of", str(len(folders))]
         words += ["--folder", str(folders[instance]), "--size", str(size)]
@@ -217,9 +292,10 @@ def _make_material(kind: str, folders: Sequence[Path], size: float) -> None:
 
 
 def _command(kind: str) -> list[str]:
-    if kind == "node":
-        return ["node", str(Path(__file__).parent / "node_agent.js")]
-    return [sys.executable, "-m", f"agentzip.workloads.{kind}_agent"]
+    program = _PROGRAMS[kind]
+    if program.endswith(".js"):
+        return ["node", str(Path(__file__).parent / program)]
+    return [sys.executable, "-m", f"agentzip.workloads.{program}"]
 
 
 def _environment() -> dict[str, str]:
@@ -228,7 +304,8 @@ def _environment() -> dict[str, str]:
 
     One thread of arithmetic each: eight instances with a pool each would fight for the cores.
     """
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    names = ("PATH", "HOME", "PYTHONPATH")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return {**kept, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict
 from agentzip.workloads.serve import answer, digest_of, say
 from agentzip.workloads.toolbox import import_toolbox, tool_schemas
 
-__all__ = ["ToolAgent", "main"]
+__all__ = ["TOOLS", "Message", "ToolAgent", "main", "parse_page", "wait_and_answer"]
 
 _CHUNK = 900
 _CHUNK_OVERLAP = 120
 _PARSED_SOURCES = 12
 """Source files whose syntax tree is kept: a tree takes some thirty times its text."""
 
-_TOOLS = 400
+TOOLS = 400
 """Schemas that client libraries and tools bring along."""
 
 _TOPIC_HITS = 20
@@ -110,12 +110,12 @@ class ToolAgent:
         self.chunks = [chunk for document in documents for chunk in _chunks(document)]
         self.index: dict[str, list[int]] = {}
         for number, chunk in enumerate(self.chunks):
-            for word in set(re.findall(r"[a-z_]{4,}", chunk["text"].lower())):
+            for word in dict.fromkeys(re.findall(r"[a-z_]{4,}", chunk["text"].lower())):
                 self.index.setdefault(word, []).append(number)
         self.topics = [word for word, where in self.index.items() if len(where) >= _TOPIC_HITS]
         sources = [document["text"] for document in documents if document["name"].endswith(".py")]
         self.syntax = [tree for text in sources[:_PARSED_SOURCES] if (tree := _parse(text))]
-        self.pages = [_tree(page["html"]) for page in _lines(folder / "pages.jsonl")]
+        self.pages = [parse_page(page["html"]) for page in _lines(folder / "pages.jsonl")]
 
     def step(self, number: int) -> dict[str, object]:
         """A search and a look through one history; its messages and some chunks change."""
@@ -176,26 +176,29 @@ def _parse(text: str) -> ast.Module | None:
         return None
 
 
-def _tree(page: str) -> _Node:
+def parse_page(page: str) -> _Node:
+    """The tree of an HTML text."""
     builder = _TreeBuilder()
     builder.feed(page)
     return builder.root
 
 
-async def _wait_and_answer(state: ToolAgent) -> None:
+async def wait_and_answer(answer_line: Callable[[str], None]) -> None:
+    """Answer until stdin ends; waits in the loop, as agents with asyncio do."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     say({"ready": True})
     while line := await reader.readline():
-        answer(state, line.decode())
+        answer_line(line.decode())
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Load, say so, and wait."""
     folder = Path((sys.argv[1:] if arguments is None else arguments)[0])
-    tools = tool_schemas(import_toolbox(), _TOOLS)
-    asyncio.run(_wait_and_answer(ToolAgent(folder, tools)))
+    tools = tool_schemas(import_toolbox(), TOOLS)
+    state = ToolAgent(folder, tools)
+    asyncio.run(wait_and_answer(lambda line: answer(state, line)))
 
 
 if __name__ == "__main__":

@@ -103,14 +103,27 @@ function say(answer) {
   process.stdout.write(JSON.stringify(answer) + '\n');
 }
 
-const input = readline.createInterface({ input: process.stdin });
-input.on('line', (line) => {
-  const [word, number] = line.trim().split(' ');
-  const started = process.hrtime.bigint();
-  let answer = { error: `no such command: ${line}` };
-  if (word === 'step') answer = { answer: step(Number(number)) };
-  if (word === 'digest') answer = { digest: digest() };
-  say({ ...answer, seconds: Number(process.hrtime.bigint() - started) / 1e9 });
-});
-input.on('close', () => process.exit(0));
-say({ ready: true });
+/** The answers to one line; node_batch.js knows one more. */
+function answers(word, [number]) {
+  if (word === 'step') return [() => ({ answer: step(Number(number)) })];
+  if (word === 'digest') return [() => ({ digest: digest() })];
+  return [() => ({ error: `no such command: ${word}` })];
+}
+
+/** Answer until stdin ends. */
+function serve(answersTo) {
+  const input = readline.createInterface({ input: process.stdin });
+  input.on('line', (line) => {
+    const [word, ...rest] = line.trim().split(' ');
+    const started = process.hrtime.bigint();
+    for (const part of answersTo(word, rest)) {
+      const said = part();
+      say({ ...said, seconds: Number(process.hrtime.bigint() - started) / 1e9 });
+    }
+  });
+  input.on('close', () => process.exit(0));
+  say({ ready: true });
+}
+
+module.exports = { answers, byCustomer, digest, documents, folder, prices, rows, serve };
+if (require.main === module) serve(answers);

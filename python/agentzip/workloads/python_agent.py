@@ -16,12 +16,13 @@ import pandas as pd
 from agentzip.workloads.serve import digest_of, say, serve
 from agentzip.workloads.toolbox import import_toolbox
 
-__all__ = ["DataAgent", "main"]
+__all__ = ["LIBRARIES", "DataAgent", "main"]
 
-_LIBRARIES = (
+LIBRARIES = (
     *("numpy.polynomial", "numpy.ma", "numpy.random", "numpy.testing", "numpy.f2py"),
     *("pandas.io.formats.style", "pandas.testing", "pandas.plotting", "pandas.tseries.api"),
 )
+"""What a data agent has imported beside its toolbox."""
 
 _RECORDS = 9_000
 _TOUCHED_ROWS = 1_500
@@ -154,7 +155,7 @@ def _column_parts(column: Any) -> Iterator[bytes]:
 def main(arguments: list[str] | None = None) -> None:
     """Load, say so, and wait."""
     folder = Path((sys.argv[1:] if arguments is None else arguments)[0])
-    import_toolbox(*_LIBRARIES)
+    import_toolbox(*LIBRARIES)
     state = DataAgent(folder)
     say({"ready": True})
     serve(state)

@@ -53,8 +53,8 @@ const SPARED_PART: u64 = 64;
 const SPARED_PART_MIN: u64 = 4;
 /// Most needed pages that are spared: each costs its toucher up to 75 us, together 20 ms.
 const SPARED_MAX: u64 = 256;
-/// Room for notes beside twice the size of the set.
-const NOTES_MORE: usize = 1024;
+/// Room for notes, 128 KiB, beside that for twice the size of the set.
+const NOTES_MORE: usize = 1 << 14;
 /// Refaults that are kept until somebody asks.
 const REFAULTS_MAX: usize = 4096;
 /// Refaults of neighbours so close in time are told as one.
@@ -295,12 +295,11 @@ impl Habit {
     /// nothing is learned until [`Habit::sleep`].
     pub fn close(&mut self) -> Fold {
         self.asleep_since = None;
-        let wake = self.woke.then(|| self.noted.len());
-        let noted = match wake {
+        let noted = match (self.woke, self.awake_since) {
+            (false, _) => 0,
+            (true, Some(_)) => self.noted.len(),
             // A burst that became no wake is nobody's habit.
-            Some(_) if self.awake_since.is_none() => self.noted_for_sure,
-            Some(all) => all,
-            None => 0,
+            (true, None) => self.noted_for_sure,
         };
         Fold {
             learned: self.learned.clone(),

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,8 @@ from agentzip.workloads import crew
 from agentzip.workloads.json_agent import ToolAgent
 from agentzip.workloads.material import make
 from agentzip.workloads.serve import State, serve
+from agentzip.workloads.tool_user import ToolUser
+from agentzip.workloads.turns import TurnState, serve_turns
 
 
 def _made(kind: str, instance: int, folder: Path) -> Path:
@@ -89,3 +92,56 @@ def test_a_host_that_lacks_something_says_what(monkeypatch: pytest.MonkeyPatch) 
     assert "node" in crew.why_not("node")
     assert "chromium" in crew.why_not("browser")
     assert crew.why_not("json") == ""
+
+
+def _turning(workload: str, folder: Path) -> TurnState:
+    if workload == "B":
+        return ToolUser(folder)
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    from agentzip.workloads.analyst import Analyst
+
+    return Analyst(folder)
+
+
+@pytest.mark.parametrize("workload", ["A", "B"])
+def test_two_agents_that_take_the_same_turns_say_the_same(workload: str, tmp_path: Path) -> None:
+    """That is what lets a run with the pager be compared with one without."""
+    folder = _made(crew.TURNING[workload], 0, tmp_path)
+    first, second, other = (_turning(workload, folder) for _ in range(3))
+    choices = [11, 22, 33]
+
+    said = [(first.work(number, choice), first.recall()) for number, choice in enumerate(choices)]
+    again = [
+        (second.work(number, choice), second.recall()) for number, choice in enumerate(choices)
+    ]
+    for number, choice in enumerate([44, 55, 66]):
+        other.work(number, choice)
+
+    assert said == again
+    assert [[]] * 3 == [answer["wrong"] for answer, _ in said]
+    assert first.digest() == second.digest()
+    assert first.digest() != other.digest()
+
+
+def test_a_damaged_page_is_found_by_the_agent_itself(tmp_path: Path) -> None:
+    """A turn checks what it reads against what it has."""
+    agent = ToolUser(_made("json", 0, tmp_path))
+    for page in agent.pages:
+        page.text += "x"
+
+    assert "page" in cast("list[str]", agent.work(0, 1)["wrong"])
+
+
+def test_a_turn_has_two_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first says that it is awake, the second that it is done; other lines are as ever."""
+    agent = ToolUser(_made("json", 0, tmp_path))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("turn 0 7\ndigest\nturn 1\n"))
+
+    serve_turns(agent)
+
+    said = [set(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    one = "seconds"
+    assert [{"recalled", one}, {"answer", one}, {"digest", one}, {"error", one}] == said

@@ -8,7 +8,7 @@ and gives it back as it was.  Both look at the memory that the engine would take
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,7 +20,15 @@ from agentzip.bench.encode.stage import Baseline, note_gain, step_all, undo_and_
 from agentzip.errors import InternalError
 from agentzip.workloads.crew import Sandbox
 
-__all__ = ["ksm_why_not", "measure_ksm", "measure_zram"]
+__all__ = [
+    "KSM_ITEM_BYTES",
+    "ksm_items",
+    "ksm_scanning",
+    "ksm_why_not",
+    "ksmd_seconds",
+    "measure_ksm",
+    "measure_zram",
+]
 
 _FAULTS_A_RANGE = 16
 """Faults timed in each range: some thousands in all."""
@@ -32,7 +40,7 @@ _KSM = Path("/sys/kernel/mm/ksm")
 _KSM_SCANS = 3
 """The first scan only notes checksums, the second merges, the third catches what moved."""
 _KSM_SECONDS_MAX = 180.0
-_KSM_ITEM_BYTES = 64
+KSM_ITEM_BYTES = 64
 """The kernel's own bookkeeping of one scanned page (struct ksm_rmap_item)."""
 _KSM_SETTINGS = {"pages_to_scan": "20000", "sleep_millisecs": "1", "smart_scan": "0"}
 """Full scans in seconds instead of minutes; what is found is the same."""
@@ -157,12 +165,12 @@ def measure_ksm(
         for region in pager.regions(pid)
         if region.movable
     )
-    with _scanning():
-        before = _ksmd_seconds()
+    with ksm_scanning(_KSM_SETTINGS):
+        before = ksmd_seconds()
         scans = list(_scan_often(candidates))
-        result.cpu_s = _ksmd_seconds() - before
+        result.cpu_s = ksmd_seconds() - before
         saved = _ksm("pages_sharing")
-        items = sum(_rmap_items(pid) for pid in pids)
+        items = sum(ksm_items(pid) for pid in pids)
         if not items:
             return "this kernel does not let a program ask for KSM (PR_SET_MEMORY_MERGE)"
         note_gain(
@@ -170,7 +178,7 @@ def measure_ksm(
             sandboxes,
             baseline,
             pool_bytes=0,
-            table_bytes=items * _KSM_ITEM_BYTES,
+            table_bytes=items * KSM_ITEM_BYTES,
             overhead_bytes=0,
         )
         result.encode_us = Spread.of(scans)
@@ -183,14 +191,14 @@ def measure_ksm(
 
 
 @contextmanager
-def _scanning() -> Iterator[None]:
-    """KSM at work, at full speed; stopped, unmerged and set as it was on the way out."""
+def ksm_scanning(settings: Mapping[str, str]) -> Iterator[None]:
+    """KSM at work at this pace; stopped, unmerged and set as it was on the way out."""
     former = {
-        name: (_KSM / name).read_text().strip() for name in _KSM_SETTINGS if (_KSM / name).exists()
+        name: (_KSM / name).read_text().strip() for name in settings if (_KSM / name).exists()
     }
     try:
         for name in former:
-            (_KSM / name).write_text(_KSM_SETTINGS[name])
+            (_KSM / name).write_text(settings[name])
         (_KSM / "run").write_text(_KSM_MERGE)
         yield
     finally:
@@ -204,28 +212,29 @@ def _scan_often(candidates: int) -> Iterator[float]:
     """Wait for some full scans; ksmd's microseconds a page in each."""
     deadline = time.monotonic() + _KSM_SECONDS_MAX
     for _ in range(_KSM_SCANS):
-        done, began = _ksm("full_scans"), _ksmd_seconds()
+        done, began = _ksm("full_scans"), ksmd_seconds()
         while _ksm("full_scans") == done:
             if time.monotonic() > deadline:
                 raise InternalError("KSM does not come to the end of its scans")
             time.sleep(0.05)
-        yield (_ksmd_seconds() - began) * 1e6 / max(1, candidates)
+        yield (ksmd_seconds() - began) * 1e6 / max(1, candidates)
 
 
 def _ksm(name: str) -> int:
     return int((_KSM / name).read_text())
 
 
-def _rmap_items(pid: int) -> int:
+def ksm_items(pid: int) -> int:
+    """Pages of a process that KSM keeps books of."""
     try:
         text = Path(f"/proc/{pid}/ksm_stat").read_text()
     except OSError:
         return 0
     fields = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) == 2)
-    return int(fields.get("ksm_rmap_items", 0))
+    return int(fields.get("ksmksm_items", 0))
 
 
-def _ksmd_seconds() -> float:
+def ksmd_seconds() -> float:
     """Processor time of the kernel's merging thread."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

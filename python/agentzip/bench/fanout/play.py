@@ -1,0 +1,117 @@
+"""
+Turns: the driver plays the model for every sandbox at once, each from a thread of its own.
+
+    the model thinks ─► its answer is there ─► wake ─► recall ─► tool call ─► the model thinks ...
+                        └───────────── turn ──────────────────┘
+                        └────── wake time ──────┘
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from agentzip.bench.fanout.crew import Crew, Member
+from agentzip.bench.fanout.modes import Mode
+from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.result import Played
+from agentzip.errors import AgentZipError
+
+__all__ = ["Stage", "play"]
+
+_JOIN_SECONDS = 0.2
+"""The main thread waits in pieces, so that signals are heard."""
+
+
+class Stage:
+    """
+    What all players share.
+
+    Args:
+        plan: What is run.
+        mode: Who is told of waits and wakes.
+        at_half: Called once, when half of all turns have been taken.
+    """
+
+    def __init__(self, plan: FanoutPlan, mode: Mode, at_half: Callable[[], None]) -> None:
+        self.plan = plan
+        self.mode = mode
+        self.halted = threading.Event()
+        """Nobody begins another turn."""
+        self.why_halted = ""
+        self.failures: list[str] = []
+        self._at_half = at_half
+        self._taken = 0
+        self._counting = threading.Lock()
+
+    def halt(self, reason: str) -> None:
+        """End the play; the first reason counts."""
+        if not self.halted.is_set():
+            self.why_halted = reason
+            self.halted.set()
+
+    def count(self) -> None:
+        """A turn has been taken."""
+        with self._counting:
+            self._taken += 1
+            due = self._taken == self.plan.turns_total // 2
+        if due:
+            self._at_half()
+
+
+def play(crew: Crew, stage: Stage) -> list[Played]:
+    """Let every sandbox take its turns; returns when all have, or when the stage is halted."""
+    played = [Played(member.instance) for member in crew.members]
+    threads = [
+        threading.Thread(target=_play_one, args=(stage, member, into), name="player")
+        for member, into in zip(crew.members, played, strict=True)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_JOIN_SECONDS)
+    except BaseException:
+        # Those in the middle of a turn end with their sandboxes.
+        stage.halt("interrupted")
+        raise
+    return played
+
+
+def _play_one(stage: Stage, member: Member, into: Played) -> None:
+    try:
+        _take_turns(stage, member, into)
+    except AgentZipError as error:
+        # The sandboxes are ended while turns are taken when the bench is interrupted.
+        if not stage.halted.is_set():
+            stage.failures.append(f"sandbox {member.instance}: {error}")
+
+
+def _take_turns(stage: Stage, member: Member, into: Played) -> None:
+    plan, mode = stage.plan, stage.mode
+    think_s = plan.offset(member.instance)
+    for number in range(plan.turns):
+        if stage.halted.wait(think_s):
+            return
+        started = time.perf_counter()
+        member.waiting = False
+        mode.wake(member)
+        woken = time.perf_counter()
+        turn = member.sandbox.turn(number, plan.choice(member.instance, number))
+        ended = time.perf_counter()
+        if number == 0:
+            into.began_s = started
+        into.ended_s = ended
+        into.wakes_s.append(woken - started + turn.recall_s)
+        into.turns_s.append(ended - started)
+        into.said.append(json.dumps([turn.recalled, turn.answer], sort_keys=True))
+        into.checks_wrong += len(turn.answer["wrong"])
+        stage.count()
+        member.finished = number == plan.turns - 1
+        member.waiting = True
+        mode.idle(member)
+        if (habits := mode.habits(member)) is not None:
+            into.habits.append(habits)
+        # What was said to the mode took time of the model's.
+        think_s = max(0.0, plan.think(member.instance, number) - (time.perf_counter() - ended))

@@ -1,0 +1,392 @@
+"""
+What was found, and the arithmetic on it: pure.
+
+`ratio`, `ratio_pss` and `host_gain_bytes` are those of `agentzip.accounting`.  A sample looks at
+the sandboxes that wait at that moment; what they would take (mode `none`, same round) is divided
+by what they take, with the whole pool, all tables, the daemon and the keeper on the bill, even if
+part of the pool belongs to sandboxes that run.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from agentzip.accounting import Gain, gain, percentile
+from agentzip.policy.prefetch import estimate
+
+__all__ = [
+    "MEANINGS",
+    "FanoutResult",
+    "Footprint",
+    "Habits",
+    "MemoryRun",
+    "ModeResult",
+    "ModeRun",
+    "Played",
+    "Sample",
+    "count_wrong",
+    "figures",
+    "gain_of",
+    "habits_after",
+    "median_of",
+    "spread",
+]
+
+MEANINGS = {
+    "ratio": "RSS of waiting sandboxes in mode none / PSS of waiting sandboxes + whole pool + "
+    "tables + daemon and keeper, over all samples until the first sandbox has finished",
+    "ratio_pss": "the same with PSS of mode none on top",
+    "host_gain_bytes": "mean of the host's used memory in mode none, less that in this mode",
+    "pss_gain_bytes": "the same by accounting: PSS of all sandboxes in mode none, less PSS + pool "
+    "+ tables + daemon and keeper in this mode",
+    "peak_bytes": "most memory of the host that was used at once, the start of the sandboxes "
+    "included, above what was used before them (MemAvailable)",
+    "mean_bytes": "mean of the same while turns are taken",
+    "task_s": "from a sandbox's first turn to the end of its last, think times included; mean",
+    "turn_s": "from the moment the model's answer is there to the agent's result",
+    "wake_ms": "from the same moment until the agent has read the state that every turn needs",
+    "faults": "page faults answered by the mode, first touches left out; none and the kernel's "
+    "ways: major faults",
+    "prefetch": "hit_rate: of the pages needed after a wake, those that were home before; waste: "
+    "of the pages brought home, those that were not needed; from a sample that is held back",
+    "cpu_percent": "daemon, keeper, kswapd and ksmd (zram, zswap: and the advice), of the machine",
+    "finished": "sandboxes that took all their turns and told their last digest",
+    "results_wrong": "turns and last digests that differ from those of mode none, and results "
+    "that an agent itself found wrong",
+}
+"""What each figure of the JSON object is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a mode takes beside the sandboxes' own memory, in bytes."""
+
+    pool: int = 0
+    tables: int = 0
+    overhead: int = 0
+    """Daemon and keeper without pool and tables."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.pool + self.tables + self.overhead
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Counters of a prefetch since the sandbox was attached."""
+
+    spared: int = 0
+    spared_touched: int = 0
+    prefetched: int = 0
+    missed: int = 0
+
+    def __sub__(self, before: "Habits") -> "Habits":
+        return Habits(
+            self.spared - before.spared,
+            self.spared_touched - before.spared_touched,
+            self.prefetched - before.prefetched,
+            self.missed - before.missed,
+        )
+
+    def __add__(self, other: "Habits") -> "Habits":
+        return Habits(
+            self.spared + other.spared,
+            self.spared_touched + other.spared_touched,
+            self.prefetched + other.prefetched,
+            self.missed + other.missed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory at one moment."""
+
+    at_s: float
+    """Since the mode began."""
+    used_bytes: int
+    """Of the host, above what was used before the mode began."""
+    footprint: Footprint
+    rss: Mapping[int, int]
+    """Of each sandbox."""
+    pss: Mapping[int, int]
+    waiting: frozenset[int]
+    steady: bool
+    """No sandbox has taken its last turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRun:
+    """Memory over one mode."""
+
+    samples: Sequence[Sample]
+    """While turns were taken."""
+    peak_bytes: int
+    """Most host memory used at once, the start of the sandboxes included."""
+
+    def steady(self) -> list[Sample]:
+        """Samples from the first turn to the first sandbox that finished."""
+        return [sample for sample in self.samples if sample.steady]
+
+    def baseline(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Mean RSS and PSS of each sandbox while it waits; while it plays if it never waited."""
+        rss: dict[int, list[int]] = {}
+        pss: dict[int, list[int]] = {}
+        for sample in self.steady():
+            for instance in sample.rss:
+                if instance in sample.waiting or instance not in rss:
+                    rss.setdefault(instance, []).append(sample.rss[instance])
+                    pss.setdefault(instance, []).append(sample.pss[instance])
+        return (
+            {instance: fmean(values) for instance, values in rss.items()},
+            {instance: fmean(values) for instance, values in pss.items()},
+        )
+
+    @property
+    def mean_bytes(self) -> int:
+        """Mean host memory used while turns were taken."""
+        return _mean(sample.used_bytes for sample in self.steady())
+
+    @property
+    def cost_bytes(self) -> int:
+        """Mean of PSS and footprint of everything while turns were taken."""
+        return _mean(sum(one.pss.values()) + one.footprint.total for one in self.steady())
+
+
+@dataclass(slots=True)
+class Played:
+    """What one sandbox did."""
+
+    instance: int
+    turns_s: list[float] = field(default_factory=list)
+    wakes_s: list[float] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    """What it said in each turn, recall and answer."""
+    checks_wrong: int = 0
+    habits: list[Habits] = field(default_factory=list)
+    """After each turn."""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    digest: str = ""
+    """Over everything, after its last turn; empty if it did not come so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeRun:
+    """All that one mode left behind: readings, not yet figures."""
+
+    mode: str
+    played: Sequence[Played]
+    memory: MemoryRun
+    cpu_s: float
+    wall_s: float
+    """From the first turn to the last."""
+    processors: int
+    faults: int
+    oom_kills: int
+    stopped: str = ""
+    """Why it was ended early; empty if it was not."""
+    notes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ModeResult:
+    """The figures of one mode."""
+
+    mode: str
+    ratio: float = 1.0
+    ratio_pss: float = 1.0
+    host_gain_bytes: int = 0
+    pss_gain_bytes: int = 0
+    peak_bytes: int = 0
+    mean_bytes: int = 0
+    cost_bytes: int = 0
+    pool_bytes: int = 0
+    task_s: float = 0.0
+    turn_s: dict[str, float] = field(default_factory=dict)
+    wake_ms: dict[str, float] = field(default_factory=dict)
+    faults: int = 0
+    prefetch: dict[str, float | None] = field(default_factory=dict)
+    prefetch_from_third: dict[str, float | None] = field(default_factory=dict)
+    prefetch_first: dict[str, float | None] = field(default_factory=dict)
+    cpu_percent: float = 0.0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    oom_kills: int = 0
+    finished: int = 0
+    results_wrong: int = 0
+    stopped: str = ""
+    """Why the run was ended early; empty if it was not."""
+    notes: dict[str, object] = field(default_factory=dict)
+    memory: list[dict[str, float]] = field(default_factory=list)
+    """Over time: at_s, used_bytes, cost_bytes, waiting."""
+
+
+@dataclass(slots=True)
+class FanoutResult:
+    """A whole run."""
+
+    plan: dict[str, object]
+    host: dict[str, object] = field(default_factory=dict)
+    modes: list[ModeResult] = field(default_factory=list)
+    """Medians over the rounds."""
+    rounds: list[list[ModeResult]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Mode -> why it was not run."""
+    seconds: float = 0.0
+
+    @property
+    def results_wrong(self) -> int:
+        """Over all modes and rounds."""
+        return sum(one.results_wrong for found in self.rounds for one in found)
+
+    @property
+    def complete(self) -> bool:
+        """Every sandbox of every mode finished with the right results."""
+        sandboxes = self.plan["sandboxes"]
+        finished = all(one.finished == sandboxes for found in self.rounds for one in found)
+        return finished and not self.results_wrong and not self.skipped
+
+    @property
+    def right(self) -> bool:
+        """Nothing that ran to its end was wrong, and nobody fell behind."""
+        whole = [one for found in self.rounds for one in found if not one.stopped]
+        sandboxes = self.plan["sandboxes"]
+        return not self.results_wrong and all(one.finished == sandboxes for one in whole)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and percentiles; empty for no values."""
+    if not values:
+        return {}
+    named = {f"p{edge}": percentile(values, edge) for edge in (50, 95, 99)}
+    return {"mean": fmean(values), **named}
+
+
+def figures(run: ModeRun, none: ModeRun) -> ModeResult:
+    """
+    The figures of one mode.
+
+    Args:
+        run: Its readings.
+        none: Those of mode none in the same round.
+    """
+    turns = [seconds for one in run.played for seconds in one.turns_s]
+    wakes = [seconds * 1000 for one in run.played for seconds in one.wakes_s]
+    tasks = [one.ended_s - one.began_s for one in run.played if one.digest]
+    result = ModeResult(
+        mode=run.mode,
+        pss_gain_bytes=none.memory.cost_bytes - run.memory.cost_bytes,
+        peak_bytes=run.memory.peak_bytes,
+        mean_bytes=run.memory.mean_bytes,
+        cost_bytes=run.memory.cost_bytes,
+        pool_bytes=_mean(one.footprint.pool for one in run.memory.steady()),
+        task_s=fmean(tasks) if tasks else 0.0,
+        turn_s=spread(turns),
+        wake_ms=spread(wakes),
+        faults=run.faults,
+        prefetch=_rates(habits_after(run.played, 0)),
+        prefetch_first=_rates(habits_after(run.played, 0, 1)),
+        prefetch_from_third=_rates(habits_after(run.played, 2)),
+        cpu_percent=100 * run.cpu_s / max(run.wall_s * run.processors, 1e-9),
+        cpu_s=run.cpu_s,
+        wall_s=run.wall_s,
+        oom_kills=run.oom_kills,
+        finished=sum(bool(one.digest) for one in run.played),
+        results_wrong=count_wrong(run.played, none.played),
+        stopped=run.stopped,
+        notes=dict(run.notes),
+        memory=[
+            {
+                "at_s": one.at_s,
+                "used_bytes": one.used_bytes,
+                "cost_bytes": sum(one.pss.values()) + one.footprint.total,
+                "waiting": len(one.waiting),
+            }
+            for one in run.memory.samples
+        ],
+    )
+    if gained := gain_of(run.memory, none.memory):
+        result.ratio, result.ratio_pss = gained.ratio, gained.ratio_pss
+        result.host_gain_bytes = gained.host_gain_bytes
+    return result
+
+
+def _rates(habits: Habits | None) -> dict[str, float | None]:
+    if habits is None:
+        return {"hit_rate": None, "waste": None}
+    found = estimate(habits.spared, habits.spared_touched, habits.prefetched, habits.missed)
+    return {"hit_rate": found.hit_rate, "waste": found.waste}
+
+
+def gain_of(run: MemoryRun, none: MemoryRun) -> Gain | None:
+    """The gain of a mode, against mode none of the same round; None without a common sample."""
+    rss, pss = none.baseline()
+    samples = [(sample, sample.waiting & rss.keys()) for sample in run.steady() if sample.waiting]
+    if not any(waiting for _, waiting in samples):
+        return None
+    return gain(
+        baseline_rss=[_mean(sum(rss[one] for one in waiting) for _, waiting in samples)],
+        baseline_pss=[_mean(sum(pss[one] for one in waiting) for _, waiting in samples)],
+        after_pss=[_mean(sum(found.pss[one] for one in waiting) for found, waiting in samples)],
+        pool_bytes=_mean(found.footprint.pool for found, _ in samples),
+        table_bytes=_mean(found.footprint.tables for found, _ in samples),
+        overhead_bytes=_mean(found.footprint.overhead for found, _ in samples),
+        # Used memory counts downwards: what is used less is gained.
+        available_before=-none.mean_bytes,
+        available_after=-run.mean_bytes,
+    )
+
+
+def count_wrong(found: Sequence[Played], none: Sequence[Played]) -> int:
+    """Turns and digests that are not those of mode none, and results found wrong by agents."""
+    wrong = 0
+    for one, right in zip(found, none, strict=False):
+        wrong += one.checks_wrong
+        wrong += sum(said != other for said, other in zip(one.said, right.said, strict=False))
+        # Whoever did not finish is missing in `finished`, which is bad enough.
+        wrong += bool(one.digest and right.digest and one.digest != right.digest)
+    return wrong
+
+
+def habits_after(found: Sequence[Played], first: int, last: int | None = None) -> Habits | None:
+    """Counters of all sandboxes between two wakes, from 0; None without a prefetch."""
+    total: Habits | None = None
+    for one in found:
+        counted = one.habits[:last]
+        if len(counted) > first:
+            before = one.habits[first - 1] if first else Habits()
+            total = (total or Habits()) + (counted[-1] - before)
+    return total
+
+
+def median_of(results: Sequence[ModeResult]) -> ModeResult:
+    """Each figure's median over rounds of one mode; what counts harm is added up."""
+    combined = _combined([asdict(result) for result in results])
+    combined["results_wrong"] = sum(result.results_wrong for result in results)
+    combined["oom_kills"] = sum(result.oom_kills for result in results)
+    combined["finished"] = min(result.finished for result in results)
+    combined["memory"] = results[-1].memory
+    return ModeResult(**combined)
+
+
+def _combined(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians of numbers, key by key; of anything else the last."""
+    found: dict[str, Any] = {}
+    for key, last in values[-1].items():
+        column = [value.get(key) for value in values]
+        numbers = [one for one in column if isinstance(one, int | float)]
+        if isinstance(last, dict):
+            found[key] = _combined([one for one in column if isinstance(one, dict)])
+        elif numbers and isinstance(last, int | float) and not isinstance(last, bool):
+            middle = median(numbers)
+            found[key] = int(middle) if isinstance(last, int) else middle
+        else:
+            found[key] = last
+    return found
+
+
+def _mean(values: Iterable[float]) -> int:
+    numbers = list(values)
+    return int(fmean(numbers)) if numbers else 0

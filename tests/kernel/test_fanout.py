@@ -1,0 +1,130 @@
+"""
+`agentzip bench fanout` on real sandboxes: small, but the whole path, and every way to its end.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentzip.bench import zram
+from agentzip.bench.fanout.places import members
+from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.report import to_json
+from agentzip.bench.fanout.run import run_fanout
+from agentzip.errors import NoSuchProcess
+from agentzip.host import processes
+from agentzip.host.groups import unified_mount
+from agentzip.selftest.conditions import wait_until
+from agentzip.workloads.crew import why_not
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own; not pytest's, whose paths are too long for the engine's socket."""
+    made = Path(tempfile.mkdtemp(prefix="az-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    yield made
+    shutil.rmtree(made)
+
+
+def _left(folder: Path, bench: int) -> list[str]:
+    """Files, processes that know the folder, and control groups of a bench."""
+    mount = unified_mount(Path("/"))
+    assert mount is not None
+    found = [str(path) for path in folder.iterdir()]
+    found += [str(path) for path in mount.glob(f"agentzip-bench-{bench}")]
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with suppress(ProcessLookupError):
+                command = processes.process(int(process.name)).command
+                found += [command] if str(folder) in command else []
+    return found
+
+
+def _attached(bench: int) -> bool:
+    """Whether the last sandbox of a bench has memory that the engine answers for."""
+    mount = unified_mount(Path("/"))
+    assert mount is not None
+    pids = members(mount / f"agentzip-bench-{bench}" / "agent-sandbox-0001.slice")
+    with suppress(NoSuchProcess):
+        return any(processes.faults_handled_elsewhere(pid) for pid in pids)
+    return False
+
+
+def _small(*modes: str, workload: str = "D") -> FanoutPlan:
+    if reason := why_not(workload):
+        pytest.skip(reason)
+    return FanoutPlan(
+        workload=workload, sandboxes=2, turns=2, modes=modes, think_s=1.0, size_bytes=90 * 2**20
+    )
+
+
+def test_a_small_run_is_right_and_leaves_nothing(folder: Path) -> None:
+    """Two sandboxes, two turns, two rounds: everybody finishes, and no result differs."""
+    plan = replace(_small("none", "encode"), rounds=2)
+    found = json.loads(json.dumps(to_json(run_fanout(plan))))
+
+    assert {} == found["skipped"]
+    assert 0 == found["results_wrong"]
+    assert found["complete"]
+    assert [["none", "encode"]] * 2 == [[one["mode"] for one in some] for some in found["rounds"]]
+    none, encode = found["modes"]
+    assert ["none", "encode"] == [none["mode"], encode["mode"]]
+    assert [2, 2] == [none["finished"], encode["finished"]]
+    assert [] == encode["notes"]["refused"]
+    assert 0 == encode["notes"]["pages_lost"]
+    assert encode["faults"] > 100
+    assert encode["pool_bytes"] > 2**20
+    assert encode["wake_ms"]["p50"] > 0
+    assert [] == _left(folder, os.getpid())
+
+
+def test_zram_takes_its_turn_and_is_given_back(folder: Path) -> None:
+    """The peer sees the same sandboxes, and its results are checked as well."""
+    if reason := zram.why_not():
+        pytest.skip(reason)
+    found = run_fanout(_small("zram"))
+
+    assert {} == found.skipped
+    assert 0 == found.results_wrong
+    assert found.modes[1].pool_bytes > 2**20
+    assert "" == zram.why_not()
+    assert [] == _left(folder, os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_bench_ends_nothing_is_left(folder: Path, end: signal.Signals) -> None:
+    """In the middle of turns with pages out; a killed bench is cleaned up after by its custody."""
+    _small("encode")
+    command = ["bench", "fanout", "--workload", "D", "--sandboxes", "2", "--size", "90MiB"]
+    command += ["--turns", "25", "--think", "400ms", "--mode", "encode"]
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "agentzip", *command],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert wait_until(lambda: bool(list(folder.glob("*/encode-*/run/bench.sock"))), 120)
+        assert wait_until(lambda: _attached(bench.pid), 60)
+        bench.send_signal(end)
+        bench.wait(60)
+        assert 0 != bench.returncode
+    finally:
+        bench.kill()
+        bench.wait()
+
+    assert wait_until(lambda: not _left(folder, bench.pid), 60), _left(folder, bench.pid)

@@ -1,0 +1,288 @@
+"""The fan-out bench's plan, arithmetic, play and tables; no process is started here."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from agentzip.bench.fanout.find_max import MaxOfMode, MaxResult, search_max
+from agentzip.bench.fanout.knob import KnobPoint, KnobResult, breaks
+from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.report import (
+    draw_knob,
+    knob_json,
+    max_json,
+    print_knob,
+    print_max,
+    print_report,
+    to_json,
+)
+from agentzip.bench.fanout.result import (
+    FanoutResult,
+    Footprint,
+    Habits,
+    MemoryRun,
+    ModeResult,
+    ModeRun,
+    Played,
+    Sample,
+    count_wrong,
+    figures,
+    gain_of,
+    habits_after,
+    median_of,
+    spread,
+)
+from agentzip.errors import InvalidSetting
+
+
+# ── the plan ──────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"workload": "E"}, "workload"),
+        ({"modes": ("none", "fast")}, "mode"),
+        ({"modes": ()}, "mode"),
+        ({"sandboxes": 0}, "sandboxes"),
+        ({"turns": 0}, "turns"),
+        ({"think_s": -1.0}, "think"),
+        ({"modes": ("encode",), "kill_daemon": True}, "kill-daemon"),
+        ({"size_bytes": 10 * 2**20}, "size"),
+        ({"size_bytes": 10**12}, "size"),
+    ],
+)
+def test_a_bad_plan_names_its_field(wrong: dict[str, Any], named: str) -> None:
+    """Nothing is started for a value that cannot be used."""
+    with pytest.raises(InvalidSetting, match=named):
+        FanoutPlan(**wrong)
+
+
+def test_mode_none_is_always_run_and_first() -> None:
+    """It is what all others are compared with."""
+    assert ["none", "encode", "ksm"] == FanoutPlan(modes=("ksm", "encode")).chosen
+
+
+def test_think_times_and_questions_follow_from_the_seed() -> None:
+    """Two plans with one seed are the same run; another seed is another one."""
+    plan, same, other = FanoutPlan(), FanoutPlan(), FanoutPlan(seed=2)
+
+    drawn = [(plan.think(i, k), plan.choice(i, k)) for i in range(5) for k in range(5)]
+    assert drawn == [(same.think(i, k), same.choice(i, k)) for i in range(5) for k in range(5)]
+    assert drawn != [(other.think(i, k), other.choice(i, k)) for i in range(5) for k in range(5)]
+    assert len(drawn) == len(set(drawn))
+
+
+def test_think_times_have_the_mean_that_was_asked_for() -> None:
+    """And none is out of bounds."""
+    plan = FanoutPlan(think_s=10.0)
+    drawn = [plan.think(instance, turn) for instance in range(60) for turn in range(60)]
+
+    assert pytest.approx(10.0, rel=0.05) == fmean(drawn)
+    assert 1.0 <= min(drawn)
+    assert max(drawn) <= 50.0
+
+
+# ── arithmetic ────────────────────────────────────────────────────────────────────────────────────
+def _sample(
+    pss: int, waiting: set[int], *, pool: int = 0, used: int = 0, steady: bool = True
+) -> Sample:
+    return Sample(
+        at_s=0.0,
+        used_bytes=used,
+        footprint=Footprint(pool=pool, tables=pool // 10, overhead=5),
+        rss={0: pss + 10, 1: pss + 10},
+        pss={0: pss, 1: pss},
+        waiting=frozenset(waiting),
+        steady=steady,
+    )
+
+
+def _run(mode: str, samples: list[Sample], played: list[Played] | None = None) -> ModeRun:
+    return ModeRun(
+        mode=mode,
+        played=played or [],
+        memory=MemoryRun(samples, peak_bytes=max(one.used_bytes for one in samples)),
+        cpu_s=1.0,
+        wall_s=10.0,
+        processors=2,
+        faults=7,
+        oom_kills=0,
+    )
+
+
+def test_the_ratio_counts_who_waits_and_the_whole_bill() -> None:
+    """Two samples, in one of which only one sandbox waits."""
+    none = MemoryRun([replace(_sample(100, {0, 1}, used=500), footprint=Footprint())], 500)
+    run = MemoryRun([_sample(20, {0, 1}, pool=30), _sample(20, {1}, pool=20, used=100)], 100)
+
+    gained = gain_of(run, none)
+
+    assert gained is not None
+    baseline, after, pool, tables, overhead = (220 + 110) // 2, (40 + 20) // 2, 25, 2, 5
+    assert baseline / (after + pool + tables + overhead) == gained.ratio
+    assert 150 / (after + pool + tables + overhead) == gained.ratio_pss
+    assert 450 == gained.host_gain_bytes
+
+
+def test_samples_after_the_first_finish_do_not_count() -> None:
+    """Towards the end those who have finished wait for nothing, and would look like a gain."""
+    none = MemoryRun([_sample(100, {0, 1})], 0)
+    run = MemoryRun([_sample(20, {0, 1}), _sample(1, {0, 1}, steady=False)], 0)
+
+    assert gain_of(MemoryRun(run.samples[:1], 0), none) == gain_of(run, none)
+    assert gain_of(MemoryRun([], 0), none) is None
+
+
+def test_what_differs_from_mode_none_is_wrong() -> None:
+    """A turn, a digest, and what an agent found itself count one each."""
+    right = [Played(0, said=["a", "b"], digest="d"), Played(1, said=["c"], digest="e")]
+    found = [
+        Played(0, said=["a", "x"], digest="y"),
+        Played(1, said=["c"], digest="", checks_wrong=1),
+    ]
+
+    assert 0 == count_wrong(right, right)
+    assert 3 == count_wrong(found, right)
+
+
+def test_prefetch_is_judged_from_the_wake_that_is_asked_for() -> None:
+    """Counters only grow; what lies between two wakes is their difference."""
+    grown = [Habits(10 * k, 9 * k, 100 * k, k) for k in range(1, 5)]
+    played = [Played(0, habits=grown), Played(1, habits=grown[:2])]
+
+    assert Habits(60, 54, 600, 6) == habits_after(played, 0)
+    assert Habits(20, 18, 200, 2) == habits_after(played, 0, 1)
+    assert Habits(20, 18, 200, 2) == habits_after(played, 2)
+    assert habits_after([Played(0)], 0) is None
+
+
+def test_figures_of_a_mode() -> None:
+    """Every key that the issue names is there, with the value that its samples say."""
+    played = [
+        Played(0, turns_s=[1.0, 3.0], wakes_s=[0.1, 0.2], said=["a"], digest="d", ended_s=9.0),
+        Played(1, turns_s=[2.0], wakes_s=[0.3], said=["b"], habits=[Habits(10, 9, 90, 9)]),
+    ]
+    none = _run("none", [_sample(100, {0, 1}, used=900)], played)
+    run = _run("full", [_sample(10, {0, 1}, pool=20, used=300)], played)
+
+    found = figures(run, none)
+
+    assert {"mean": 2.0, "p50": 2.0, "p95": 3.0, "p99": 3.0} == found.turn_s
+    assert pytest.approx(200.0) == found.wake_ms["p50"]
+    assert pytest.approx(9.0) == found.task_s
+    assert 600 == found.host_gain_bytes
+    assert 2 * 100 + 5 - (2 * 10 + 20 + 2 + 5) == found.pss_gain_bytes
+    assert pytest.approx(5.0) == found.cpu_percent
+    assert pytest.approx(0.9) == found.prefetch["hit_rate"]
+    assert pytest.approx(0.1) == found.prefetch["waste"]
+    assert {"hit_rate": None, "waste": None} == found.prefetch_from_third
+    assert 1 == found.finished
+    assert 0 == found.results_wrong
+
+
+def test_rounds_are_combined_by_medians_but_harm_adds_up() -> None:
+    """One bad round in three must not hide its wrong result, nor move the figures."""
+    rounds = [
+        ModeResult(
+            mode="full", ratio=ratio, turn_s={"p99": ratio}, finished=done, results_wrong=wrong
+        )
+        for ratio, done, wrong in ((4.0, 2, 0), (9.0, 1, 1), (5.0, 2, 0))
+    ]
+
+    found = median_of(rounds)
+
+    assert (5.0, {"p99": 5.0}) == (found.ratio, found.turn_s)
+    assert (1, 1) == (found.finished, found.results_wrong)
+
+
+def test_the_search_finds_the_most_that_fit() -> None:
+    """Wherever it begins, and in few tries; none if one is too many."""
+    for most in (1, 7, 23, 190):
+        for first in (1, 8, 40):
+            asked: list[int] = []
+
+            def fits(count: int, most: int = most, asked: list[int] = asked) -> float:
+                asked.append(count)
+                return count / (most + 0.5)
+
+            found = search_max(first, fits)
+            assert most - max(1, most // 20) <= found <= most
+            assert len(asked) <= 8
+    assert 0 == search_max(4, lambda _count: 2.0)
+
+
+def test_a_knob_that_turns_back_is_told() -> None:
+    """But not for what two equal runs differ by."""
+    assert [] == breaks(["a", "b", "c"], [10.0, 9.8, 20.0])
+    assert ["c"] == breaks(["a", "b", "c"], [10.0, 20.0, 15.0])
+
+
+# ── what is shown ─────────────────────────────────────────────────────────────────────────────────
+def _result() -> FanoutResult:
+    found = [
+        ModeResult(mode="none", turn_s=spread([1.0]), wake_ms=spread([5.0]), finished=2),
+        ModeResult(mode="full", prefetch={"hit_rate": 0.9, "waste": None}, finished=2),
+    ]
+    plan: dict[str, object] = {"workload": "A", "sandboxes": 2, "turns": 1}
+    return FanoutResult(plan=plan, modes=found, rounds=[found], skipped={"zram": "in use"})
+
+
+def _printed(show: Callable[[Console], None]) -> str:
+    out = io.StringIO()
+    show(Console(file=out, width=160))
+    return out.getvalue()
+
+
+def test_the_json_object_has_what_the_issue_names() -> None:
+    """Under the names that other tools read."""
+    found = json.loads(json.dumps(to_json(_result())))
+
+    wanted = {
+        *("mode", "ratio", "ratio_pss", "host_gain_bytes", "peak_bytes", "mean_bytes", "task_s"),
+        *("turn_s", "wake_ms", "faults", "prefetch", "cpu_percent", "finished", "results_wrong"),
+    }
+    assert ["none", "full"] == [one["mode"] for one in found["modes"]]
+    assert all(wanted <= one.keys() for one in found["modes"])
+    assert {"mean", "p50", "p95", "p99"} == found["modes"][0]["turn_s"].keys()
+    assert 0 == found["results_wrong"]
+    assert not found["complete"]
+
+
+def test_tables_say_what_was_skipped_and_what_is_not_known() -> None:
+    """A mode without a figure has a dash, not a zero."""
+    text = _printed(lambda on: print_report(_result(), on))
+
+    assert "zram: skipped, in use" in text
+    assert "90%" in text
+    assert "results wrong: 0" in text
+
+
+def test_the_largest_runs_are_shown_with_what_was_tried() -> None:
+    """Counts that did not fit are marked."""
+    most = MaxResult(2**30, {}, [MaxOfMode("full", 7, 2**29, tried=[(4, True), (9, False)])])
+
+    assert "4, 9-" in _printed(lambda on: print_max(most, on))
+    assert 7 == max_json(most)["modes"][0]["sandboxes"]
+
+
+def test_the_knob_is_drawn_and_told(tmp_path: Path) -> None:
+    """A picture, a table, a verdict."""
+    pytest.importorskip("matplotlib")
+    points = [
+        KnobPoint(target, ModeResult(mode="full", pss_gain_bytes=saved, wake_ms={"p99": 5.0}))
+        for target, saved in ((0.001, 2**20), (0.1, 2**22))
+    ]
+    knob = KnobResult({}, ModeResult(mode="none"), points, wake_breaks=["100 ms"])
+    draw_knob(knob, tmp_path / "new" / "knob.png")
+    text = _printed(lambda on: print_knob(knob, on))
+
+    assert (tmp_path / "new" / "knob.png").read_bytes().startswith(b"\x89PNG")
+    assert "memory saved: monotonic" in text
+    assert "wake P99: not monotonic at 100 ms" in text
+    assert 2 == len(knob_json(knob)["points"])
