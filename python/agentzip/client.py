@@ -9,21 +9,17 @@ orders (`sandboxes`, `status`, `pin`) are answered or raise.
 """
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from agentzip import hints
 from agentzip.control import SOCKET_NAME, ControlClient
-from agentzip.errors import DaemonUnreachable, InvalidSetting, NoSuchSandbox
+from agentzip.errors import InvalidSetting, NoSuchSandbox
 from agentzip.sandbox.here import WAITS, Advice, Waiting
 from agentzip.sandboxes import HintReport, SandboxStatus
 
 __all__ = ["Client", "Sandbox"]
-
-_QUEUE_SECONDS = 0.01
-"""Pause before another attempt when the daemon's queue is full: a hint takes it about 0.2 ms."""
 
 T = TypeVar("T")
 
@@ -81,20 +77,8 @@ class Client:
             AgentZipError: what the daemon raised.
             DaemonUnreachable: nobody answers.
         """
-        with self._connected() as control:
+        with ControlClient(self.run_dir, self.timeout) as control:
             return work(control)
-
-    def _connected(self) -> ControlClient:
-        deadline = time.monotonic() + self.timeout
-        while True:
-            try:
-                return ControlClient(self.run_dir, self.timeout)
-            except DaemonUnreachable as error:
-                # A daemon with a full queue refuses at once, although it will have room soon.
-                is_full = isinstance(error.__cause__, BlockingIOError)
-                if not is_full or time.monotonic() > deadline:
-                    raise
-            time.sleep(_QUEUE_SECONDS)
 
     def advise(self, work: Callable[[ControlClient], T]) -> T | None:
         """

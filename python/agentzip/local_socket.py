@@ -16,7 +16,7 @@ from typing import Self
 
 from agentzip.errors import AlreadyRunning, InvalidSetting, NotPermitted, Unsupported
 
-__all__ = ["PeerProcess", "check_peer_is_operator", "listen"]
+__all__ = ["PeerProcess", "check_peer_is_operator", "listen", "wait_in_queue"]
 
 _SO_PEERPIDFD = 77
 """Since Linux 6.5; Python's socket module has no name for it."""
@@ -64,6 +64,18 @@ def _remove_stale(path: Path) -> None:
             if error.errno != errno.EAGAIN:
                 return  # `bind` says what else is wrong
     raise AlreadyRunning(f"another daemon answers on {path}")
+
+
+def wait_in_queue(connection: socket.socket, seconds: float) -> None:
+    """
+    Let `connect` wait while others crowd in front of the listener, so long at most.
+
+    Not `settimeout`: that makes the socket a non-blocking one, which the kernel refuses at once
+    while the queue is full.  It is for a socket that has no other timeout.
+    """
+    micros = max(1, round(seconds * 1e6))
+    patience = struct.pack("ll", *divmod(micros, 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
 
 
 def check_peer_is_operator(connection: socket.socket) -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 __all__ = [
+    "AWAKE",
     "PHASES",
     "WAITS",
     "Decision",
+    "FileReadAhead",
     "Fleet",
     "HintReport",
     "SandboxStatus",
@@ -29,6 +31,9 @@ PHASES = (
     "done",
 )
 """Where a sandbox can be in its life (design section 5)."""
+
+AWAKE = frozenset({"starting", "running"})
+"""Phases in which a sandbox works."""
 
 WAITS = frozenset({"waiting_model", "waiting_tool", "waiting_user"})
 """Phases in which a sandbox is expected to do nothing for a while and then go on."""
@@ -119,6 +124,18 @@ class HintReport:
     pages_in: int
     """Pages brought home before the answer, when the hint announced a wake."""
     elapsed_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReadAhead:
+    """What is foreseen of the reads of files."""
+
+    source: str
+    """Where reads are seen: `tracepoints` or `positions`."""
+    processes: int
+    """Those that are followed now."""
+    pages_asked: int
+    """Pages that the kernel was asked to read before the sandbox did."""
 
 
 class Fleet(Protocol):

@@ -23,7 +23,7 @@ from agentzip.host import processes
 from agentzip.host.memory import ROOT
 from agentzip.sandbox import SOCKET_VARIABLE
 
-__all__ = ["TRIM_SECONDS", "TrimAnswer", "request_trim"]
+__all__ = ["TRIM_SECONDS", "TrimAnswer", "offered_socket", "request_trim"]
 
 TRIM_SECONDS = 5.0
 """How long a trim may take: a full collection of a heap of some GiB; then it is not waited for."""
@@ -47,6 +47,17 @@ class TrimAnswer:
     figures: dict[str, int]
     """Bytes by name, as the program reports them; `resident_bytes` is what it has afterwards."""
     elapsed_us: float
+
+
+def offered_socket(pid: int, root: Path = ROOT) -> str | None:
+    """
+    The trim socket that a process was started with, as its own root has it; None if with none.
+
+    Raises:
+        NoSuchProcess: there is none.
+        NotPermitted: it belongs to somebody else.
+    """
+    return processes.environment(pid, root).get(SOCKET_VARIABLE) or None
 
 
 def request_trim(
@@ -74,8 +85,8 @@ def request_trim(
         TrimRefused: nobody listens, the socket is not trusted, or the answer is late or unfit.
     """
     began = time.monotonic()
-    path = processes.environment(pid, root).get(SOCKET_VARIABLE)
-    if not path:
+    path = offered_socket(pid, root)
+    if path is None:
         return None
     uid = processes.effective_uid(pid, root)
     with _socket_inside(root / "proc" / str(pid) / "root", path, uid) as reached:

@@ -81,6 +81,23 @@ def test_reads_of_a_process_are_seen_and_only_of_it(
     assert len(pages) >= 250
 
 
+def test_many_threads_are_named_at_once_and_one_that_has_ended_does_no_harm() -> None:
+    """The kernel waits for every processor once, not once a thread."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    try:
+        tracing = FileTracing()
+    except Unsupported as error:
+        pytest.skip(str(error))
+    with tracing:
+        tracing.watch([ended.pid, *range(20_000, 21_000)])
+        tracing.watch([])
+        file = f"/proc/self/fd/{tracing._root}/{tracing._name}/set_event_pid"
+        named = {int(word) for word in Path(file).read_text().split()}
+
+    assert named >= {os.getpid(), ended.pid, *range(20_000, 21_000)}
+
+
 def test_tracing_leaves_nothing_behind_and_removes_what_a_killed_one_left() -> None:
     """Rings of a killed one are kernel memory for good."""
     code = """

@@ -4,13 +4,13 @@ import json
 import os
 import socket
 import stat
-import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agentzip import control, errors
+from agentzip import control, errors, local_socket
 from agentzip.control import ControlClient, ControlServer, detach_all, wire
 from agentzip.control import server as server_module
 from agentzip.testing import FakeEngine, FakeTarget
@@ -142,22 +142,10 @@ def test_another_user_is_refused(
 ) -> None:
     """A peer that is neither root nor the daemon's user gets a refusal and no answer."""
     assert server.path.exists()
-    monkeypatch.setattr(server_module, "peer_is_trusted", lambda _: False)
+    monkeypatch.setattr(local_socket, "_credentials", lambda _: (1, os.geteuid() + 12345))
 
     with ControlClient(tmp_path, timeout_seconds=5) as client, pytest.raises(errors.NotPermitted):
         client.ping()
-
-
-def test_the_peer_is_judged_by_its_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own uid and root are trusted, any other is not."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        trusted = wire.peer_is_trusted(ours)
-        monkeypatch.setattr(struct, "unpack", lambda *_: (1, os.geteuid() + 12345, 0))
-        stranger = wire.peer_is_trusted(ours)
-
-    assert trusted
-    assert not stranger
 
 
 def test_a_request_that_is_too_long_ends_the_connection(
@@ -197,6 +185,23 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
         ControlClient(tmp_path)
 
     assert "agentzip daemon" in caught.value.hint
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    """A daemon that is busy refuses nobody whose time is not up."""
+    path = tmp_path / control.SOCKET_NAME
+    with local_socket.listen(path, 0o600, 0) as listener, socket.socket(socket.AF_UNIX) as first:
+        first.connect(str(path))
+        with pytest.raises(errors.DaemonUnreachable):
+            ControlClient(tmp_path, timeout_seconds=0.05)
+
+        def serve() -> None:
+            listener.accept()[0].close()
+
+        room = threading.Timer(0.2, serve)
+        room.start()
+        ControlClient(tmp_path, timeout_seconds=20).close()
+        room.join()
 
 
 def test_shutdown_asks_the_daemon(engine: FakeEngine, tmp_path: Path) -> None:

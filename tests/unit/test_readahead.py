@@ -1,4 +1,4 @@
-"""Which parts of files are asked for: the predictors, without a kernel."""
+"""Which parts of files are asked for, and what that may cost: without a kernel."""
 
 from itertools import pairwise
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentzip.policy.readahead import Ask, DirectoryOrder, FileId, Read, Runs
+from agentzip.readahead.reader import Allowance
 
 FILE = FileId(1, 2)
 
@@ -74,3 +75,25 @@ def test_no_file_is_asked_for_twice_in_a_row_of_followers(
         asked = order.see(file)
         assert len(set(asked)) == len(asked) <= 4
         assert file not in asked
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.1), st.floats(0, 2)), max_size=50))
+def test_processor_time_is_a_twentieth_and_what_was_saved(
+    steps: list[tuple[float, float]],
+) -> None:
+    """However it is spent, in many short steps as well, if each pause is kept."""
+    now = taken = 0.0
+    allowance = Allowance(now)
+    for spent, idle in steps:
+        now += spent + idle
+        taken += spent
+        now += allowance.pause_after(spent, now)
+        assert taken <= 0.5 + 0.05 * now + 1e-6
+
+
+def test_a_burst_after_a_rest_is_worked_off_at_once() -> None:
+    """The longest one is half a second of processor time."""
+    allowance = Allowance(0.0)
+    assert 0.0 == allowance.pause_after(0.5, 0.0)
+    assert 2.0 == allowance.pause_after(0.1, 0.0)
+    assert 0.0 == allowance.pause_after(0.5, 1000.0)

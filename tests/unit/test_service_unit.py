@@ -51,8 +51,15 @@ def test_the_keeper_and_the_way_to_it_outlive_the_daemon() -> None:
     assert ["yes"] == settings["Delegate"]
     assert ["yes"] == settings["RuntimeDirectoryPreserve"]
     assert f"/run/{settings['RuntimeDirectory'][0]}" == str(serving.default_run_dir())
-    assert int(settings["FileDescriptorStoreMax"][0]) > 0
+
+
+def test_nothing_is_set_that_the_daemon_does_not_do() -> None:
+    """It says when it serves; it stores no descriptors and answers no watchdog."""
+    settings = _settings()
+
+    assert ["notify"] == settings["Type"]
     assert ["main"] == settings["NotifyAccess"]
+    assert set() == set(settings) & {"FileDescriptorStoreMax", "WatchdogSec"}
 
 
 def test_a_stop_may_take_as_long_as_the_daemon_takes() -> None:

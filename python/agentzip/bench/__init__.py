@@ -12,6 +12,7 @@ own compressed swap) takes its turn in every round, and a ratio pairs measuremen
     zram.py      the kernel's own way; takes /dev/zram0 and gives it back
     rounds.py    who takes a turn when
     report.py    the table and the JSON object
+    files.py     `bench files`: reads of files that are foreseen
 """
 
 from agentzip.bench.figures import Aim, Figure

@@ -95,7 +95,10 @@ def _daemon_findings(context: typer.Context) -> list[host_doctor.Finding]:
     # None that runs, or one of somebody else's: nothing to be said.
     with suppress(AgentZipError), ControlClient(invocation.run_dir, _ANSWER_SECONDS) as client:
         daemon_pid, keeper_pid = int(client.about()["pid"]), client.stats().keeper_pid
-        return [host_doctor.examine_keeper(daemon_pid, keeper_pid)]
+        return [
+            host_doctor.examine_keeper(daemon_pid, keeper_pid),
+            host_doctor.examine_filter("daemon's seccomp filter", daemon_pid),
+        ]
     return []
 
 

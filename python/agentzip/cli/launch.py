@@ -10,7 +10,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +32,7 @@ from agentzip.cli.options import (
 from agentzip.cli.output import print_json, print_text, set_up_logging
 from agentzip.cli.targets import page_out_text
 from agentzip.control import ControlClient
-from agentzip.daemon import Daemon, EmbeddedDaemon, Reloaded, stop_on_signals
+from agentzip.daemon import Daemon, EmbeddedDaemon, Reloaded, stop_on_signals, tell_manager
 from agentzip.errors import (
     AgentZipError,
     AlreadyAttached,
@@ -53,6 +53,9 @@ __all__ = ["register", "start"]
 
 _LOOK_SECONDS = 0.5
 """How often `attach` in the foreground looks whether the process still lives."""
+
+EngineNow = Callable[[], contextlib.AbstractContextManager["Pager | ControlClient"]]
+"""The engine for a few questions in a row: the daemon hangs up on who is silent for long."""
 
 
 def register(app: typer.Typer) -> None:
@@ -122,6 +125,7 @@ def _configured_daemon(
         background=background,
         fleet=fleet_settings(current.config),
         reload=reload,
+        tell_manager=tell_manager,
     )
 
 
@@ -237,11 +241,11 @@ def run(
     relay = signals.Relay()
     try:
         # The engine first: if it cannot work here, the command has not been started.
-        with _some_engine(settings, background, fleet) as engine:
+        with _some_engine(settings, background, fleet) as engine_now:
             child = start(command, uniform)
             relay.pass_on_to(child)
             if sandbox is None:
-                facts = _accompany(engine, child.pid, relay, delay)
+                facts = _accompany(engine_now, child.pid, relay, delay)
             else:
                 facts = _accompany_sandbox(settings.run_dir, sandbox, child.pid, relay, delay)
     finally:
@@ -284,7 +288,7 @@ def start(command: list[str], uniform: bool) -> "subprocess.Popen[bytes]":
 
 
 def _accompany(
-    engine: "Pager | ControlClient", pid: int, relay: signals.Relay, delay: float | None
+    engine_now: EngineNow, pid: int, relay: signals.Relay, delay: float | None
 ) -> dict[str, object]:
     """
     Attach the command, page it out when its time comes, wait for its end.
@@ -294,9 +298,11 @@ def _accompany(
     """
     facts: dict[str, object] = {"attach": None, "page_out": None}
     try:
-        facts["attach"] = asdict(engine.attach(pid))
+        with engine_now() as engine:
+            facts["attach"] = asdict(engine.attach(pid))
         if not relay.wait(delay):
-            report = _page_out_tree(engine, pid)
+            with engine_now() as engine:
+                report = _page_out_tree(engine, pid)
             facts["page_out"] = asdict(report)
             if sys.stderr.isatty():
                 sys.stderr.write(page_out_text(report) + "\n")
@@ -314,8 +320,7 @@ def _accompany_sandbox(
     """
     Let the command be a sandbox, page it out when its time comes, wait for its end.
 
-    As in `_accompany`, no failure of ours ends the command.  The daemon is asked anew each time,
-    since it hangs up on who is silent for long.
+    As in `_accompany`, no failure of ours ends the command.
     """
     facts: dict[str, object] = {"sandbox": None, "page_out": None}
     try:
@@ -351,13 +356,12 @@ def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutRe
 @contextlib.contextmanager
 def _some_engine(
     settings: model.Settings, background: tiers.Background, fleet: FleetSettings | None
-) -> Iterator["Pager | ControlClient"]:
+) -> Iterator[EngineNow]:
     """The running daemon if there is one, else an own one."""
     try:
-        client = ControlClient(settings.run_dir)
+        ControlClient(settings.run_dir).close()
     except DaemonUnreachable:
         with EmbeddedDaemon(settings, background=background, fleet=fleet) as embedded:
-            yield embedded.engine
+            yield lambda: contextlib.nullcontext(embedded.engine)
         return
-    with client:
-        yield client
+    yield lambda: ControlClient(settings.run_dir)

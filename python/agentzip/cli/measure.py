@@ -1,13 +1,16 @@
 """
-Commands that measure: bench encode; those on sandboxes at work are in fanout.py.
+Commands that measure: bench encode and files; those on sandboxes at work are in fanout.py.
 """
 
 import json
 import logging
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +19,19 @@ from agentzip.cli.options import JsonOption
 from agentzip.cli.output import print_text, set_up_logging
 from agentzip.errors import InvalidSetting
 
+if TYPE_CHECKING:
+    # It takes longer to import than most commands run.
+    from rich.console import Console
+    from rich.status import Status
+
 __all__ = ["register"]
 
 _PIPE_COLUMNS = 120
 """Width of tables that are not printed on a terminal."""
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON object here, too.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +42,7 @@ def register(app: typer.Typer) -> None:
         help="Measure on this host, on processes started for it.",
     )
     bench.command("encode")(encode)
+    bench.command("files")(files)
     fanout.register(bench)
     app.add_typer(bench, name="bench")
 
@@ -56,10 +69,7 @@ def encode(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two small sandboxes, two encodings: some seconds.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the JSON object here, too."),
-    ] = None,
+    out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -67,8 +77,6 @@ def encode(
 
     The kernel's zram and KSM are measured on the same processes in the same run.
     """
-    from rich.console import Console
-
     from agentzip.bench.encode import EncodePlan, print_report, run_encode, to_json
 
     if quick:
@@ -83,23 +91,67 @@ def encode(
             sandboxes=sandboxes,
             size=size,
         )
-    # An end by signal must unwind as well: there are pages, a swap device and KSM to give back.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # There are pages, a swap device and KSM to give back.
+    with _measuring() as status:
+        result = run_encode(plan, status.update)
+    if not _wrote_json(to_json(result), out, as_json):
+        print_report(result, _console())
+    if result.results_wrong:
+        raise typer.Exit(1)
+
+
+def files(
+    count: Annotated[
+        int, typer.Option("--files", metavar="N", min=2, max=4096, help="How many are read.")
+    ] = 300,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, max=100, help="Figures are medians.")
+    ] = 3,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Measure how many reads of files are foreseen, and whether that saves time.
+
+    Many small files with random names are read cold, in the order of their directory and at random.
+    """
+    from agentzip.bench.files import FilesPlan, print_files, run_files
+
+    with _measuring():
+        results = run_files(FilesPlan(files=count, rounds=rounds))
+    if not _wrote_json({"results": [asdict(result) for result in results]}, out, as_json):
+        print_files(results, _console())
+
+
+@contextmanager
+def _measuring() -> "Iterator[Status]":
+    """Around a measurement: an end by signal unwinds it, too."""
+    from rich.console import Console
+
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     flush = set_up_logging(logging.WARNING)
     try:
         with Console(stderr=True).status("measuring") as status:
-            result = run_encode(plan, status.update)
+            yield status
     finally:
         flush()
-    text = json.dumps(to_json(result), indent=2)
+        signal.signal(signal.SIGTERM, former)
+
+
+def _wrote_json(result: dict[str, Any], out: Path | None, as_json: bool) -> bool:
+    """Write the object where it is wanted; whether it was printed."""
+    text = json.dumps(result, indent=2)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text + "\n")
     if as_json:
         print_text(text)
-    else:
-        console = Console()
-        # A pipe has no width: the rows get the room they need.
-        print_report(result, console if console.is_terminal else Console(width=_PIPE_COLUMNS))
-    if result.results_wrong:
-        raise typer.Exit(1)
+    return as_json
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    console = Console()
+    # A pipe has no width: the rows get the room they need.
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)

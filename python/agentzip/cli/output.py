@@ -161,7 +161,8 @@ def set_up_logging(level: int) -> Callable[[], None]:
     that reader would wait for itself.
 
     Returns:
-        A function that writes out what is queued, waiting for a slow reader only briefly.
+        A function that ends it, and writes out what is queued, waiting for a slow reader only
+        briefly.
     """
     records: queue.Queue[logging.LogRecord] = queue.Queue(_LOG_RECORDS_MAX)
     writer = logging.StreamHandler()
@@ -171,12 +172,15 @@ def set_up_logging(level: int) -> Callable[[], None]:
     handler = _DroppingQueueHandler(records)
     handler.addFilter(RepeatFilter())
     root = logging.getLogger("agentzip")
+    former = root.level, root.propagate
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False
 
     def flush() -> None:
         root.removeHandler(handler)
+        root.setLevel(former[0])
+        root.propagate = former[1]
         stopper = threading.Thread(target=listener.stop, name="log-flush", daemon=True)
         stopper.start()
         stopper.join(timeout=1)

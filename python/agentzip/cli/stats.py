@@ -52,6 +52,8 @@ class _Reading:
     uptime_s: float
     daemon_cpu_s: float
     keeper_cpu_s: float
+    file_readahead: dict[str, Any] | None
+    """What the daemon foresees of the reads of files; None if that is off."""
     overhead_bytes: int | None
     """Memory of daemon and keeper for themselves; None if it may not be read."""
     gained: Gain | None
@@ -132,6 +134,7 @@ def _read(run_dir: Path, pid: int | None, cgroup: str | None) -> _Reading:
         uptime_s=float(about["uptime_seconds"]),
         daemon_cpu_s=_cpu_seconds(daemon_pid),
         keeper_cpu_s=_cpu_seconds(engine.keeper_pid),
+        file_readahead=about.get("file_readahead"),
         overhead_bytes=overhead,
         gained=gained,
     )
@@ -207,6 +210,7 @@ def _as_json(reading: _Reading) -> dict[str, Any]:
         "faults": sum(space.faults for space in reading.spaces),
         "wakes": totals.wakes,
         "prefetch": {"hit_rate": totals.prefetch_hit_rate, "waste": totals.prefetch_waste},
+        "file_readahead": reading.file_readahead,
         "wake_ms": {"p50": totals.wake_p50_ms, "p99": totals.wake_p99_ms},
         "stop_us": _percentiles(engine.stop),
         "fault_us": _percentiles(engine.fault_service),
@@ -259,6 +263,12 @@ def _print(reading: _Reading) -> None:
         f"{format_microseconds(stop.p99_us)}; the daemon has taken {reading.daemon_cpu_s:.1f} s of "
         f"processor time ({of_uptime:.1%} of one core)"
     )
+    if reading.file_readahead is not None:
+        print_text(
+            f"files: {reading.file_readahead['pages_asked']} pages read ahead for "
+            f"{reading.file_readahead['processes']} processes that are awake "
+            f"({reading.file_readahead['source']})"
+        )
     if reading.sandboxes:
         _print_sandboxes(reading.sandboxes)
     print_text("")

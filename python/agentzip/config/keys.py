@@ -315,6 +315,11 @@ class Policy(_Section):
     """Least and most pages that one fault brings in."""
     latency_target: Annotated[float, BeforeValidator(_latency)] = 0.02
     """What a wake may cost the sandbox; smaller keeps more in memory."""
+    file_readahead: Flag = False
+    """
+    Whether reads of files are foreseen and read ahead (docs/readahead.md).  Off by default: it
+    takes up to a twentieth of a processor, and the kernel's own readahead has most of the gain.
+    """
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

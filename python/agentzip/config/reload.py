@@ -24,6 +24,7 @@ _AT_START = (
     "compression.dictionary",
     "pool.max_size",
     "pool.swap_out_path",
+    "policy.file_readahead",
     "metrics.listen",
     "hints.sandbox_socket",
     "state_dir",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from agentzip import errors, model
+from agentzip import errors, local_socket, model
 from agentzip.control.wire import SOCKET_NAME, JsonObject, error_of, line_of
 from agentzip.sandboxes import Decision, HintReport, SandboxStatus, ScopeStatus
 
@@ -34,9 +34,11 @@ class ControlClient:
     def __init__(self, run_dir: Path, timeout_seconds: float | None = None) -> None:
         path = run_dir / SOCKET_NAME
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_seconds)
+        if timeout_seconds is not None:
+            local_socket.wait_in_queue(self._socket, timeout_seconds)
         try:
             self._socket.connect(str(path))
+            self._socket.settimeout(timeout_seconds)
         except OSError as error:
             self._socket.close()
             if isinstance(error, PermissionError):

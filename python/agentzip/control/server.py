@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentzip import errors, model
+from agentzip import errors, local_socket, model
 from agentzip.control import fleet as fleet_methods
 from agentzip.control.wire import (
     REQUEST_BYTES_MAX,
@@ -27,8 +27,6 @@ from agentzip.control.wire import (
     error_answer,
     integer,
     line_of,
-    listen,
-    peer_is_trusted,
     ranges,
 )
 from agentzip.pager import Pager
@@ -121,7 +119,7 @@ class ControlServer:
         self._methods = self._handlers() | fleet_methods.handlers(fleet)
         self._places = threading.Semaphore(_CLIENTS_MAX)
         self._closing = threading.Event()
-        self._listener = listen(self.path, _CLIENTS_MAX)
+        self._listener = local_socket.listen(self.path, 0o600, _CLIENTS_MAX)
         self._thread = threading.Thread(target=self._accept, name="control", daemon=True)
 
     def start(self) -> None:
@@ -160,10 +158,9 @@ class ControlServer:
         try:
             with connection:
                 connection.settimeout(_IDLE_SECONDS_MAX)
-                if not peer_is_trusted(connection):
-                    refusal = errors.NotPermitted(
-                        "only root and the daemon's own user may use this socket"
-                    )
+                try:
+                    local_socket.check_peer_is_operator(connection)
+                except errors.NotPermitted as refusal:
                     connection.sendall(line_of(error_answer(refusal)))
                     return
                 with connection.makefile("rb") as lines:

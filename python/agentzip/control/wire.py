@@ -1,5 +1,5 @@
 """
-What client and server of the control socket have in common: lines, errors, parameters, the socket.
+What client and server of the control socket have in common: lines, errors, parameters.
 
 One JSON object per line, an answer for each request, in order:
 
@@ -9,11 +9,7 @@ One JSON object per line, an answer for each request, in order:
 """
 
 import json
-import os
-import socket
-import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from agentzip import errors
@@ -27,9 +23,7 @@ __all__ = [
     "flag",
     "integer",
     "line_of",
-    "listen",
     "number",
-    "peer_is_trusted",
     "ranges",
     "text",
 ]
@@ -41,48 +35,6 @@ REQUEST_BYTES_MAX = 64 * 1024
 """A request is a name or a pid and perhaps a few ranges; a longer line ends the connection."""
 
 JsonObject = dict[str, Any]
-
-
-def listen(path: Path, clients_max: int) -> socket.socket:
-    """
-    Make the listening socket; further clients than `clients_max` wait in the kernel's queue.
-
-    A socket file without a listener is what a killed daemon leaves behind, and is replaced; with
-    a listener it belongs to a living one.  The engine's lock on the run directory already settles
-    who may be here, so the check is a second line of defence.
-    """
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        probe.connect(str(path))
-    except OSError:
-        path.unlink(missing_ok=True)
-    else:
-        raise errors.AlreadyRunning(f"another daemon answers on {path}")
-    finally:
-        probe.close()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Restrict the mode before the name exists: a chmod afterwards would leave a moment's gap.
-    former = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    except OSError as error:
-        listener.close()
-        raise errors.InvalidSetting(
-            f"run_dir cannot hold the control socket: {path}: {error}",
-            "give a shorter, writable --run-dir",
-        ) from error
-    finally:
-        os.umask(former)
-    listener.listen(clients_max)
-    return listener
-
-
-def peer_is_trusted(connection: socket.socket) -> bool:
-    """Whether the peer is root or the daemon's own user (SO_PEERCRED, fixed at connect time)."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _pid, uid, _gid = struct.unpack("3i", credentials)
-    return uid in {0, os.geteuid()}
 
 
 def integer(params: JsonObject, name: str) -> int:

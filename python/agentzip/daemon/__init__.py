@@ -4,11 +4,13 @@ The daemon: one engine, its sockets, the sandboxes of the host.
     serving      start, tick, stop
     embedded     the same for the lifetime of one command
     signals      SIGTERM, SIGINT and SIGHUP
+    notify       what the service manager is told
     log_filter   a log that a lasting failure cannot fill
 """
 
 from agentzip.daemon.embedded import EmbeddedDaemon
 from agentzip.daemon.log_filter import RepeatFilter
+from agentzip.daemon.notify import tell_manager
 from agentzip.daemon.serving import Daemon, Reloaded, StopOutcome, default_run_dir
 from agentzip.daemon.signals import stop_on_signals
 
@@ -20,4 +22,5 @@ __all__ = [
     "StopOutcome",
     "default_run_dir",
     "stop_on_signals",
+    "tell_manager",
 ]

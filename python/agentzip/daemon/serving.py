@@ -17,11 +17,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentzip import model
 from agentzip.control import ControlServer, JsonObject, detach_all
+from agentzip.daemon import notify
 from agentzip.errors import AgentZipError, TargetsRemain
 from agentzip.fleet import FleetRunner, FleetSettings
 from agentzip.host import kinship
@@ -91,6 +92,7 @@ class Daemon:
         background: How the pool is looked after.
         fleet: How sandboxes are looked after; None to look after none.
         reload: Reads the configuration again; None where there is none to read.
+        tell_manager: Tells the service manager a state of `notify`.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Daemon:
         background: tiers.Background | None = None,
         fleet: FleetSettings | None = None,
         reload: Callable[[], Reloaded] | None = None,
+        tell_manager: Callable[[str], None] = lambda _state: None,
     ) -> None:
         self.settings = settings
         self.engine: Pager
@@ -109,6 +112,7 @@ class Daemon:
         self._background = background or tiers.Background()
         self._fleet_settings = fleet
         self._reload = reload
+        self._tell_manager = tell_manager
         self._reload_requested = threading.Event()
         self._fleet: FleetRunner | None = None
         self._upkeep: Upkeep | None = None
@@ -173,14 +177,17 @@ class Daemon:
         adopted = self.engine.adopted()
         if adopted:
             _log.info("took over %d targets from the keeper: %s", len(adopted), adopted)
+        self._tell_manager(notify.READY)
 
     def about(self) -> JsonObject:
         """What `status` says of the daemon itself."""
+        foreseen = self._fleet.file_readahead() if self._fleet else None
         return {
             "pid": os.getpid(),
             "run_dir": str(self.settings.run_dir),
             "uptime_seconds": round(time.monotonic() - self._started_at, 1),
             "stopping": self.stop_requested.is_set(),
+            "file_readahead": asdict(foreseen) if foreseen else None,
         }
 
     def before_page_out(self, pid: int) -> None:
@@ -234,7 +241,9 @@ class Daemon:
         """Run until a stop is requested, then stop."""
         while not self.stop_requested.wait(_TICK_SECONDS):
             if self._reload_requested.is_set():
+                self._tell_manager(notify.reloading())
                 self.reload()
+                self._tell_manager(notify.READY)
             self.tick()
         return self.stop()
 
@@ -278,6 +287,7 @@ class Daemon:
         if self._stopped is not None:
             return self._stopped
         self.stop_requested.set()
+        self._tell_manager(notify.STOPPING)
         if self._fleet is not None:
             self._fleet.stop()
         if self._upkeep is not None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from agentzip.fleet.foresight import Foresight
 from agentzip.fleet.lifecycle import Lifecycle
 from agentzip.fleet.registry import Registry
 from agentzip.fleet.rules import Rules
@@ -18,6 +19,8 @@ from agentzip.fleet.settings import FleetSettings
 from agentzip.host.cgroups import Cgroups
 from agentzip.pager import Pager
 from agentzip.policy import phases
+from agentzip.readahead import best_source
+from agentzip.sandboxes import FileReadAhead
 from agentzip.web import WebServer
 
 if TYPE_CHECKING:
@@ -63,10 +66,16 @@ class FleetRunner:
         registry = Registry(
             self._scopes, self._cgroups, own=lambda: (os.getpid(), engine.stats().keeper_pid)
         )
-        self.lifecycle = Lifecycle(engine, registry, settings.rules, before_page_out)
+        self.lifecycle = Lifecycle(
+            engine, registry, settings.rules, before_page_out, self._after_look
+        )
         self.service = FleetService(self.lifecycle, registry, self._scopes)
         with ExitStack() as opened:
             opened.callback(self._cgroups.close)
+            self._foresight: Foresight | None = None
+            if settings.file_readahead:
+                self._foresight = Foresight(self.lifecycle.observer, best_source())
+                opened.callback(self._foresight.close)
             self._doors: list[Door] = []
             for door in _doors(engine, self.service, run_dir, settings):
                 self._doors.append(door)
@@ -75,6 +84,8 @@ class FleetRunner:
 
     def start(self) -> None:
         """Begin to look after the sandboxes, and to answer."""
+        if self._foresight is not None:
+            self._foresight.start()
         self.lifecycle.start()
         for door in self._doors:
             door.start()
@@ -83,6 +94,14 @@ class FleetRunner:
         """Answer no more, and let what is in work end; nobody is given back by this."""
         self._opened.close()
         self.lifecycle.stop()
+
+    def file_readahead(self) -> FileReadAhead | None:
+        """What is foreseen of the reads of files; None if that is off."""
+        return self._foresight.status() if self._foresight else None
+
+    def _after_look(self) -> None:
+        if self._foresight is not None:
+            self._foresight.look()
 
     def configure(self, rules: Rules, scopes: "Sequence[Scope]") -> None:
         """Take a changed configuration."""

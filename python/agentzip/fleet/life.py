@@ -136,6 +136,10 @@ class Life:
     pinned: bool = False
     announced: bool = False
     """Its wakes come with a hint."""
+    trimmed: bool = False
+    """It was asked in this wait to give memory back."""
+    trim_at: float | None = None
+    """When it was asked last."""
     left_alone: str = ""
     cpu_s: float = 0.0
     decisions: deque[tuple[float, Decision]] = field(

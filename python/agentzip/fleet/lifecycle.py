@@ -21,11 +21,12 @@ from agentzip.fleet.life import Life, ProcessLife
 from agentzip.fleet.observer import Observer
 from agentzip.fleet.registry import Registry
 from agentzip.fleet.rules import Rules
+from agentzip.fleet.trimmer import Trimmer
 from agentzip.host import memory, pressure, processors
 from agentzip.host.activity import activity
 from agentzip.pager import Pager
 from agentzip.policy import breakers, phases, planner, prices
-from agentzip.sandboxes import Decision
+from agentzip.sandboxes import AWAKE, Decision
 
 __all__ = ["Lifecycle"]
 
@@ -39,8 +40,6 @@ _QUIET_S = 2.0
 _PAGES_MIN = 64
 """Fewer pages that could leave are not worth stopping a thread for."""
 
-_AWAKE = frozenset({"starting", "running"})
-
 
 class Lifecycle:
     """
@@ -51,6 +50,7 @@ class Lifecycle:
         registry: Who is there.
         rules: What an operator set.
         before_page_out: Called with the pid before a target's pages leave.
+        after_look: Called when a tick has seen who is there; must return at once.
         clock: Seconds, for tests.
     """
 
@@ -60,11 +60,14 @@ class Lifecycle:
         registry: Registry,
         rules: Rules,
         before_page_out: Callable[[int], None] = lambda _pid: None,
+        after_look: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._clock = clock
+        self._after_look = after_look
         self.actions = Actions(engine, before_page_out)
+        self.trimmer = Trimmer(self.hurry)
         self.observer = Observer(engine, registry, self.actions, rules, clock)
         self._planner_state = planner.PlannerState()
         self._storm = breakers.Storm()
@@ -86,6 +89,7 @@ class Lifecycle:
         self._stop.set()
         self._tick_now.set()
         self._out.shutdown(wait=True, cancel_futures=True)
+        self.trimmer.close()
         self.actions.close()
         if self._thread is not None:
             self._thread.join()
@@ -98,6 +102,7 @@ class Lifecycle:
         """Observe, plan, and begin to act."""
         before, now = self._ticked_at, self.observer.observe()
         self._ticked_at = now
+        self._after_look()
         if now > before:
             rate = self.observer.refaults() / (now - before)
             cores = os.cpu_count() or 1
@@ -164,6 +169,8 @@ class Lifecycle:
         found = []
         with self.observer.lock:
             for life in self.observer.lives.values():
+                if self.trimmer.is_trimming(life.sandbox.name):
+                    continue
                 quiet = phases.quiet_processes(life.state, now, _QUIET_S)
                 ready = [
                     process
@@ -194,7 +201,7 @@ class Lifecycle:
                 life = self.observer.lives.get(order.sandbox)
                 process = life.processes.get(order.pid) if life else None
                 # It may have gone on meanwhile: what was planned holds no longer.
-                stale = life is None or life.pinned or life.state.phase in _AWAKE
+                stale = life is None or life.pinned or life.state.phase in AWAKE
             if self._stop.is_set():
                 return
             if stale or life is None or process is None:

@@ -124,6 +124,7 @@ class Observer:
         with self.lock:
             now = self._clock()
             limits = replace(self.rules.breaker, processor_price=self.processor_price)
+            life.trimmed = False
             for process in life.processes.values():
                 if process.out_at is None or not process.out_pages:
                     continue

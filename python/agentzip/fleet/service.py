@@ -17,6 +17,7 @@ from agentzip.fleet.life import Life
 from agentzip.fleet.lifecycle import Lifecycle
 from agentzip.fleet.registry import Registry
 from agentzip.fleet.scopes import Rule, Scopes
+from agentzip.fleet.trimmer import is_worth_it
 from agentzip.host import memory
 from agentzip.policy import breakers, phases
 from agentzip.sandboxes import PHASES, Decision, HintReport, SandboxStatus, ScopeStatus
@@ -95,6 +96,8 @@ class FleetService:
             )
             wakes = was_waiting and not life.waiting and phase == "running"
             life.announced = life.announced or wakes
+            if is_worth_it(phase, expect_s):
+                self._lifecycle.trimmer.consider(life)
         pages_in = 0
         if wakes:
             pages_in = self._wake(life)

@@ -27,6 +27,8 @@ class FleetSettings:
     """Socket for the sandboxes themselves; None for none."""
     metrics: str | None = None
     """Loopback address for Prometheus; None for none."""
+    file_readahead: bool = False
+    """Whether reads of files are foreseen."""
 
 
 def fleet_settings(config: "Config") -> FleetSettings:
@@ -40,4 +42,5 @@ def fleet_settings(config: "Config") -> FleetSettings:
         state_dir=Path(state_dir(config)),
         sandbox_socket=None if socket is None else Path(socket),
         metrics=config.metrics.listen,
+        file_readahead=config.policy.file_readahead,
     )

@@ -22,7 +22,15 @@ from agentzip.host.memory import ROOT
 from agentzip.host.surroundings import look_around
 from agentzip.units import format_bytes
 
-__all__ = ["Finding", "Limits", "can_work", "current_limits", "examine", "examine_keeper"]
+__all__ = [
+    "Finding",
+    "Limits",
+    "can_work",
+    "current_limits",
+    "examine",
+    "examine_filter",
+    "examine_keeper",
+]
 
 _REQUIRED_FEATURES = {
     "userfaultfd_device": ("6.1", "faults of the kernel itself must come to the daemon, too"),
@@ -102,6 +110,7 @@ def examine(
         _device(root),
         *_features(features),
         _yama(root),
+        examine_filter("seccomp filter", "self", root),
         *_limits(limits or current_limits(), capabilities),
         *look_around(root),
     ]
@@ -123,6 +132,22 @@ def examine_keeper(daemon_pid: int, keeper_pid: int, root: Path = ROOT) -> Findi
         cause = f"below the daemon's, {keeper}, which is ended with it by default"
         return Finding(name, "warn", cause, fix, why)
     return Finding(name, "ok", keeper)
+
+
+def examine_filter(name: str, pid: int | str, root: Path = ROOT) -> Finding:
+    """Whether a process that is the daemon, or would be, is confined by seccomp."""
+    for line in read(root, f"proc/{pid}/status").splitlines():
+        if line.startswith("Seccomp:") and line.split()[1] != "0":
+            return Finding(
+                name,
+                "warn",
+                f"process {pid} is confined by seccomp",
+                "start the daemon without a filter: as the unit in packaging/ does, or in a "
+                "container with seccomp=unconfined for this one",
+                "the kernel lets nobody who is confined suspend another's filter, so every sandbox "
+                "that has one is refused",
+            )
+    return Finding(name, "ok", "none")
 
 
 def _architecture(machine: str) -> Finding:

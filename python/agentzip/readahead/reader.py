@@ -2,8 +2,8 @@
 Reads of sandboxes in, pages of files into the cache.
 
 A thread of its own takes reads from a source, asks the predictors, and tells the kernel what to
-read.  It takes at most a twentieth of a processor: a sandbox that reads faster than that is not
-followed in full, and loses foresight only.
+read.  It takes at most a twentieth of a processor, and what it did not take for some seconds: a
+sandbox that reads faster than that is not followed in full, and loses foresight only.
 """
 
 import contextlib
@@ -19,18 +19,40 @@ from agentzip.host.tracing import FileRead
 from agentzip.policy.readahead import Ask, DirectoryOrder, FileId, Read, Runs
 from agentzip.readahead.sources import Source
 
-__all__ = ["ReadAhead"]
+__all__ = ["Allowance", "ReadAhead"]
 
 _log = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
 _CPU_SHARE_MAX = 0.05
+_CPU_SAVED_S_MAX = 0.5
+"""Processor time that may be saved up, in ten seconds: sandboxes read most when they wake."""
 _TAKE_S = 0.25
 _FILES_IN_DIRECTORY_MAX = 4096
 """A larger directory is not listed: that would take longer than it saves."""
 _DIRECTORIES_MAX = 64
 _SMALL_BYTES = 1 << 20
 """The next files of a directory are read in whole up to this size."""
+
+
+class Allowance:
+    """
+    Processor time that the thread may take.
+
+    Args:
+        now: Seconds; from here on time is counted.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._saved_s = _CPU_SAVED_S_MAX
+        self._at = now
+
+    def pause_after(self, spent_s: float, now: float) -> float:
+        """Seconds to rest after so much processor time was taken; none while some is saved."""
+        earned_s = (now - self._at) * _CPU_SHARE_MAX
+        self._saved_s = min(self._saved_s + earned_s, _CPU_SAVED_S_MAX) - spent_s
+        self._at = now
+        return max(0.0, -self._saved_s / _CPU_SHARE_MAX)
 
 
 class _Directory:
@@ -88,32 +110,32 @@ class ReadAhead:
         self._thread.start()
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Follow exactly these processes, and what they start."""
+        """Follow these processes, and what they start; takes effect within a second."""
         self._pids = tuple(pids)
 
     def close(self) -> None:
         """End, and close the source."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._source.close()
 
     def _run(self) -> None:
         watched: Iterable[int] = ()
+        allowance = Allowance(time.monotonic())
         while not self._stop.is_set():
-            if self._pids is not watched:
-                watched = self._pids
-                self._source.watch(watched)
             began = time.thread_time()
             try:
+                if (wanted := self._pids) is not watched:
+                    self._source.watch(wanted)
+                    watched = wanted
                 for read in self._source.take(_TAKE_S):
                     self._see(read)
             except OSError as error:
                 _log.warning("reads of sandboxes cannot be followed: %s", error)
                 self._stop.wait(1)
             spent = time.thread_time() - began
-            # The pause that makes the share right; short bursts are worked off at once.
-            if spent > 0.002:
-                self._stop.wait(spent / _CPU_SHARE_MAX - spent)
+            self._stop.wait(allowance.pause_after(spent, time.monotonic()))
 
     def _see(self, read: FileRead) -> None:
         file = FileId(read.device, read.inode)

@@ -33,7 +33,7 @@ class Source(Protocol):
     name: str
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Tell of the reads of exactly these processes from now on."""
+        """Tell of the reads of these processes; those of former ones need not be told of."""
 
     def take(self, timeout_s: float) -> list[FileRead]:
         """The next reads, in order; empty if there were none in time."""
@@ -49,15 +49,22 @@ class TraceSource:
 
     def __init__(self) -> None:
         self._tracing = FileTracing()
-        self._watched: set[int] = set()
+        self._told: set[int] = set()
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Follow processes; those that they start are followed by the kernel."""
-        wanted = set(pids)
-        for pid in wanted - self._watched:
+        """
+        Follow processes; those that they start are followed by the kernel.
+
+        One that is no longer named is followed on until it ends: it costs nothing while it does not
+        read, and most come back soon.
+        """
+        self._told = {pid for pid in self._told if os.path.exists(f"/proc/{pid}")}
+        threads: list[int] = []
+        for pid in set(pids) - self._told:
             with contextlib.suppress(OSError):
-                self._tracing.watch(int(thread) for thread in os.listdir(f"/proc/{pid}/task"))
-        self._watched = wanted
+                threads += map(int, os.listdir(f"/proc/{pid}/task"))
+                self._told.add(pid)
+        self._tracing.watch(threads)
 
     def take(self, timeout_s: float) -> list[FileRead]:
         """See `Source`."""

@@ -1,16 +1,21 @@
 """The command line against a fake daemon: data, errors, exit codes."""
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentzip import errors, pager, selftest
-from agentzip.cli import main
+from agentzip.cli import launch, main
 from agentzip.cli.app import exit_codes
 from agentzip.control import ControlServer
+from agentzip.control import server as control_server
 from agentzip.host import doctor
+from agentzip.model import PageOutReport
 from agentzip.testing import FakeEngine, FakeTarget
 
 
@@ -164,6 +169,35 @@ def test_run_says_with_json_how_it_went(run_dir: Path, capfd: pytest.CaptureFixt
     facts = json.loads(capfd.readouterr().out.splitlines()[-1])
 
     assert 137 == code == facts["exit_code"]
+
+
+def test_run_pages_out_long_after_the_daemon_hung_up_on_who_is_silent(
+    run_dir: Path,
+    engine: FakeEngine,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon is asked anew when the time has come."""
+
+    def start(command: list[str], _uniform: bool) -> "subprocess.Popen[bytes]":
+        child = subprocess.Popen(command)
+        engine.targets[child.pid] = FakeTarget(child.pid, pages=100)
+        return child
+
+    def page_out(pid: int, *_options: object) -> PageOutReport:
+        os.kill(pid, signal.SIGTERM)
+        return page_out_for_real(pid)
+
+    page_out_for_real = engine.page_out
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(engine, "page_out", page_out)
+    monkeypatch.setattr(control_server, "_IDLE_SECONDS_MAX", 0.05)
+    code = call(run_dir, "run", "--json", "--page-out-after", "400ms", "--", "sleep", "60")
+    streams = capfd.readouterr()
+
+    assert 128 + signal.SIGTERM == code
+    assert 100 == json.loads(streams.out.splitlines()[-1])["page_out"]["pages_moved"]
+    assert "warning" not in streams.err
 
 
 def test_run_says_when_there_is_no_such_command(

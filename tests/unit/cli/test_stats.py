@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentzip.errors import InvalidSetting, NoSuchSandbox, NotPermitted
 from agentzip.host import memory
 from agentzip.host.memory import MemoryUse
 from agentzip.model import CensusRow
+from agentzip.sandboxes import FileReadAhead
 from agentzip.testing import FakeEngine, FakeTarget
 from sandbox_values import MIB, FakeFleet, a_sandbox, a_scope
 
@@ -61,7 +63,14 @@ def run_dir(
     server = ControlServer(
         engine,
         tmp_path,
-        about=lambda: {"pid": 1, "uptime_seconds": 2.0, "stopping": False},
+        about=lambda: {
+            "pid": 1,
+            "uptime_seconds": 2.0,
+            "stopping": False,
+            "file_readahead": asdict(
+                FileReadAhead(source="tracepoints", processes=2, pages_asked=4711)
+            ),
+        },
         fleet=fleet,  # type: ignore[arg-type]
     )
     server.start()
@@ -99,6 +108,17 @@ def test_stats_have_each_figure_by_its_one_definition(
         (row["class_name"], row["pages"]) for row in shown["by_class"]
     ]
     assert 210 == shown["engine"]["pool_slots"]
+
+
+def test_stats_tell_of_files_that_are_read_ahead(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As data and in words."""
+    shown = ask(run_dir, capsys, "stats")
+    assert 0 == main(["--run-dir", str(run_dir), "stats"])
+
+    assert 4711 == shown["file_readahead"]["pages_asked"]
+    assert "4711 pages read ahead for 2 processes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

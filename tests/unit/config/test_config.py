@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentzip import config, model
+from agentzip import config, daemon, model
 from agentzip.cli import main, options
 from agentzip.config.document import parse
 from agentzip.config.keys import PREBUILT
@@ -331,7 +331,9 @@ def test_an_engine_is_started_as_configured(
         background: tiers.Background,
         fleet: FleetSettings,
         reload: Callable[[], Reloaded],
+        tell_manager: Callable[[str], None],
     ) -> None:
+        assert tell_manager is daemon.tell_manager
         started.append((settings, background, fleet))
         assert fleet == reload().fleet
         raise Started

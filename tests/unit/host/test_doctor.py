@@ -48,6 +48,18 @@ def look(
     return {finding.name: finding for finding in found}
 
 
+def test_a_filter_of_our_own_is_warned_of(root: Path) -> None:
+    """Sandboxes with a filter would all be refused, and nobody would see why."""
+    status = root / "proc" / "self" / "status"
+    status.write_text(f"{status.read_text()}Seccomp:\t2\nSeccomp_filters:\t1\n")
+    finding = look(root)["seccomp filter"]
+
+    assert "warn" == finding.status
+    assert "container" in finding.fix
+    status.write_text("CapEff:\t000001ffffffffff\nSeccomp:\t0\n")
+    assert "ok" == look(root)["seccomp filter"].status
+
+
 def test_a_good_host_has_nothing_but_ok(root: Path) -> None:
     """Where everything works nothing needs a fix."""
     findings = look(root)
