@@ -184,6 +184,8 @@ class LearnedSet:
 
     pid: int
     pages: int
+    pages_out: int
+    """Of them, those that are out now."""
     wakes: int
     ranges: list[tuple[int, int]]
     """(start, end) in bytes, the surest first; of equally sure ones the first needed first."""
@@ -640,6 +642,9 @@ class Engine:
             NotAttached.
         """
 
+    def payload_bytes_out(self) -> int:
+        """Encoded bytes that pages that are out need; the rest is copies of pages at home."""
+
     def release_caches(self) -> None:
         """Drop what finds equal and similar pages; it is made again when needed."""
 
@@ -650,14 +655,7 @@ class Engine:
     def stats(self) -> EngineStats: ...
     def reset_stats(self) -> None: ...
     def close(self) -> None:
-        """
-        Stop the fault threads and the keeper.
-
-        Only legal when no space is left.
-
-        Raises:
-            TargetsRemain: spaces are still managed; detach them first.
-        """
+        """Stop the fault threads and the keeper; raises TargetsRemain while spaces are managed."""
 
 def analyze(
     pid: int, *, algorithm: str = "zstd", level: int = 3, pages_max: int = 2_000
@@ -680,12 +678,7 @@ def analyze(
     """
 
 def describe(pid: int) -> TargetInfo:
-    """
-    Check that a process could be attached, touching nothing.
-
-    Raises:
-        The same refusals as `Engine.attach`.
-    """
+    """Check that a process could be attached, touching nothing; raises as `Engine.attach`."""
 
 def regions(pid: int, engine: Engine | None = None) -> list[Region]:
     """Every mapping of a process with the pager's decision; with an engine also what is out."""

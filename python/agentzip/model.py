@@ -216,6 +216,7 @@ class LearnedSet:
 
     pid: int
     pages: int
+    pages_out: int
     wakes: int
     ranges: list[tuple[int, int]]
 

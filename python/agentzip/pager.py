@@ -129,6 +129,9 @@ class Pager(Protocol):
     def census(self, pid: int) -> list[model.CensusRow]:
         """Count what of a target is out, by class of memory and by codec."""
 
+    def payload_bytes_out(self) -> int:
+        """Encoded bytes that pages that are out need; the rest is copies of pages at home."""
+
     def release_caches(self) -> None:
         """Drop what can be made again."""
 
@@ -281,6 +284,9 @@ class _NativePager:
 
     def census(self, pid: int) -> list[model.CensusRow]:
         return [model.from_object(model.CensusRow, row) for row in self._engine.census(pid)]
+
+    def payload_bytes_out(self) -> int:
+        return int(self._engine.payload_bytes_out())
 
     def release_caches(self) -> None:
         self._engine.release_caches()

@@ -205,7 +205,8 @@ class FakeEngine:
             target = self._managed(pid)
             end = _HEAP_START + target.learned_pages * _PAGE_BYTES
             ranges = [(_HEAP_START, end)] if target.learned_pages else []
-            return model.LearnedSet(pid, target.learned_pages, target.wakes, ranges)
+            out = min(target.learned_pages, target.pages_out)
+            return model.LearnedSet(pid, target.learned_pages, out, target.wakes, ranges)
 
     def export_learned(self, pid: int) -> bytes:
         """The number of learned pages, in words."""
@@ -369,6 +370,10 @@ class FakeEngine:
         with self._lock:
             pages = self._managed(pid).pages_out
             return [model.CensusRow("interpreter heap", "zstd", pages, pages * _STORED_PAGE_BYTES)]
+
+    def payload_bytes_out(self) -> int:
+        """No copy of a page at home is kept."""
+        return self.stats().pool_payload_bytes
 
     def release_caches(self) -> None:
         """Nothing is cached."""

@@ -28,8 +28,9 @@ _TRAIN_PAGES_MIN = 2_000
 """Fewer stored pages do not pay for a dictionary of their own."""
 
 _WARM_BYTES = 256 << 10
-_COLD_BYTES = 1 << 20
+_WARM_PAGES = 8_000
 _COLD_PAGES = 16_000
+_PAGE_BYTES = 4096
 
 _PREBUILT = {"python": "python312", "node": "v8", "chrom": "chromium", "headless_shell": "chromium"}
 """Shipped dictionary by the beginning of a program's name."""
@@ -221,7 +222,7 @@ class Upkeep:
         watch = self._watches[move.pid]
         if move.tier != "warm" and not watch.trained:
             watch.trained = True
-            watch.cold_dictionary = self._train(move.pid, _COLD_BYTES, _COLD_PAGES)
+            watch.cold_dictionary = self._train(move.pid, cold=True)
         # That of the family is there anyway, and better than none.
         family = self._families.get(self._kinship(move.pid), _Family())
         report = self._engine.recode(
@@ -234,16 +235,20 @@ class Upkeep:
         if report.done:
             watch.tier = move.tier
 
-    def _train(self, pid: int, bytes_max: int, pages_max: int) -> int | None:
+    def _train(self, pid: int, *, cold: bool) -> int | None:
         """A dictionary of the target's own pages, if it pays for itself."""
         if self._settings.dictionary != "auto":
             return None
         space = next((space for space in self._engine.spaces() if space.pid == pid), None)
         if space is None or space.pages_out < _TRAIN_PAGES_MIN:
             return None
-        normalised = bytes_max > _WARM_BYTES
+        cold_bytes = tiers.cold_dictionary_bytes(space.pages_out * _PAGE_BYTES)
         training = self._engine.train(
-            pid, name="own", bytes_max=bytes_max, pages_max=pages_max, normalised=normalised
+            pid,
+            name="own",
+            bytes_max=cold_bytes if cold else _WARM_BYTES,
+            pages_max=_COLD_PAGES if cold else _WARM_PAGES,
+            normalised=cold,
         )
         if tiers.pays_for_itself(training.gain, space.bytes_pool, training.bytes):
             return training.id
@@ -257,7 +262,7 @@ class Upkeep:
             if family.decided or target.pages_out < _TRAIN_PAGES_MIN:
                 continue
             family.decided = True
-            family.dictionary = self._train(target.pid, _WARM_BYTES, 8_000)
+            family.dictionary = self._train(target.pid, cold=False)
             return
 
     def _prebuilt_for(self, pid: int) -> int | None:

@@ -70,6 +70,35 @@ def test_a_trained_dictionary_serves_page_outs_until_its_last_page_is_gone() -> 
         stage.settle()
 
 
+def test_a_cold_pass_leaves_nothing_to_the_warm_dictionary() -> None:
+    """Copies of pages that are home again count as kept, and go with the pass as well."""
+    with Stage() as stage:
+        engine = stage.open(algorithm="zstd")
+        target = _python(stage, 7)
+        stage.attach(target, "always")
+        warm = engine.train(target.pid, pages_max=4000).id
+        engine.use_dictionary(target.pid, warm)
+        stage.page_out(target)
+        regions = [region for region in engine.regions(target.pid) if region.movable]
+        some = max(regions, key=lambda region: region.end - region.start)
+        everything = engine.stats().pool_payload_bytes
+        all_out = engine.payload_bytes_out()
+        engine.page_in(
+            target.pid, [(some.start, some.start + (some.end - some.start) // 8192 * 4096)]
+        )
+        assert everything == all_out == engine.stats().pool_payload_bytes
+        assert engine.payload_bytes_out() < all_out
+
+        _cold(engine, target.pid)
+        engine.use_dictionary(target.pid)
+        engine.drop_dictionary(warm)
+        engine.release_caches()
+
+        assert "zstd-dict" not in {row.codec for row in engine.census(target.pid)}
+        assert warm not in {info.id for info in engine.dictionaries()}
+        stage.settle()
+
+
 def test_what_a_dictionary_was_needed_for_is_gone_with_the_target() -> None:
     """No dictionary stays behind a detach."""
     with Stage() as stage:

@@ -94,6 +94,21 @@ def test_the_first_sandbox_is_cold_for_itself_and_the_others_refer_to_it(
     assert 4.0 == result.page_ratio_first == result.page_ratio_others
 
 
+def test_copies_of_pages_at_home_are_no_part_of_the_page_ratio(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count in what is left of the memory, and the books in the net ratio."""
+    kept = 100_000
+    needed = 2000 * 1024
+    monkeypatch.setattr(engine, "payload_bytes_out", lambda: needed - kept)
+    result, _ = _measure("zstd-3", tmp_path)
+
+    assert kept == result.kept_bytes
+    assert page_ratio(2000, needed - kept) == result.page_ratio
+    assert page_ratio(2000, needed - kept + result.table_bytes) == result.page_ratio_net
+    assert needed == result.pool_bytes
+
+
 def test_a_changed_digest_is_a_wrong_result(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,3 +143,11 @@ def test_a_dictionary_must_save_more_than_its_size(
 ) -> None:
     """A dud is never used, and neither is a good one for too few pages."""
     assert tiers.pays_for_itself(gain, encoded, size) is pays
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "wanted_kib"), [(1, 64), (128, 256), (256, 512), (512, 1024), (4096, 1024)]
+)
+def test_a_cold_dictionary_is_a_small_part_of_its_process(memory_mib: int, wanted_kib: int) -> None:
+    """A 512th, within the sizes that gain."""
+    assert wanted_kib << 10 == tiers.cold_dictionary_bytes(memory_mib << 20)

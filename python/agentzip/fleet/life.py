@@ -56,6 +56,9 @@ class ProcessLife:
     out_pages: int = 0
     """Pages that it moved."""
     out_cpu_s: float = 0.0
+    encoded_pages: int = 0
+    """Pages that its page outs have put into the pool, and what they take there."""
+    encoded_bytes: int = 0
     back_soon: int = 0
     """Refaults within the warm threshold after it."""
     restless: Ranges = field(default_factory=list)
@@ -87,6 +90,8 @@ class ProcessLife:
         whole: bool,
     ) -> None:
         """Take in what a page out did; `after` is a look behind it, `whole` if nothing was left."""
+        self.encoded_pages += report.pages_stored
+        self.encoded_bytes += report.bytes_stored
         # As the planner weighed it: what is encoded once is paid for over several waits.
         share = 1.0 if self.out_at is not None else 1.0 - _CLEAN_UNKNOWN
         self.out_cpu_s = report.elapsed_us / 1e6 * share
@@ -117,11 +122,14 @@ class ProcessLife:
         return min(1.0, self.space.pages_kept / self.resident_movable)
 
     def ratio(self) -> float:
-        """Expected bytes of memory for one byte of pool."""
-        space = self.space
-        if space is None or space.pages_out < _RATIO_PAGES_MIN or not space.bytes_pool:
+        """
+        Expected bytes of memory for one byte of pool.
+
+        From what was encoded, not from what the pool holds: that has copies of pages at home, too.
+        """
+        if self.encoded_pages < _RATIO_PAGES_MIN:
             return _RATIO_UNKNOWN
-        return space.bytes_logical / space.bytes_pool
+        return self.encoded_pages * PAGE_BYTES / max(self.encoded_bytes, 1)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from agentzip.fleet.registry import Registry
 from agentzip.fleet.rules import Rules
 from agentzip.fleet.trimmer import Trimmer
 from agentzip.host import memory, pressure, processors
-from agentzip.host.activity import activity
+from agentzip.host.activity import TICKS_PER_SECOND, activity
 from agentzip.pager import Pager
 from agentzip.policy import breakers, phases, planner, prices
 from agentzip.sandboxes import AWAKE, Decision
@@ -73,6 +73,7 @@ class Lifecycle:
         self._storm = breakers.Storm()
         self._ticked_at = clock()
         self._processor_times = processors.processor_times()
+        self._own_cpu_s = time.process_time()
         self._tick_now = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -185,6 +186,12 @@ class Lifecycle:
         stats = self._engine.stats()
         before, self._processor_times = self._processor_times, processors.processor_times()
         busy = processors.busy_share(before, self._processor_times)
+        own_before, self._own_cpu_s = self._own_cpu_s, time.process_time()
+        if busy is not None:
+            # What we take ourselves is no sign that others want it.
+            ticks = self._processor_times.total - before.total
+            own = (self._own_cpu_s - own_before) * TICKS_PER_SECOND / ticks
+            busy = max(0.0, busy - own)
         return planner.Host(
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             available_bytes=memory.memory_available(),

@@ -1,14 +1,18 @@
 //! What of a program is out: how many pages and bytes, by class of memory and by codec.
 
-use crate::address::{ByteAddress, PAGES_END, PageNumber};
+use crate::address::{ByteAddress, PAGE_SIZE, PAGES_END, Page, PageNumber};
+use crate::blob::Head;
 use crate::class::{self, Class};
 use crate::codec::CodecId;
-use crate::page_table::Entry;
+use crate::page_table::{Entry, Stored};
 use crate::region;
 use crate::shared::Shared;
 use crate::space::Space;
 use crate::target;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+
+/// Entries looked at under a space's lock at a time: some 100 us.
+const BATCH_ENTRIES: usize = 2048;
 
 /// One class of memory in one encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,43 @@ pub fn census(shared: &Shared, space: &Space) -> Vec<CensusRow> {
         .into_iter()
         .map(|((class_name, codec), (pages, bytes))| CensusRow { class_name, codec, pages, bytes })
         .collect()
+}
+
+/// Bytes of the slots that pages that are out need, their leaders' included: each slot once,
+/// however many share it.  The rest of the pool's payload is copies of pages that are home.
+#[must_use]
+pub fn payload_bytes_out(shared: &Shared) -> u64 {
+    let mut needed: HashMap<u64, u16> = HashMap::new();
+    let mut blob: Box<Page> = Box::new([0; PAGE_SIZE]);
+    for space in shared.all_spaces() {
+        let mut next = Some(PageNumber(0));
+        while let Some(start) = next {
+            let mut entries = Vec::with_capacity(BATCH_ENTRIES);
+            // Held, so that no slot is used again while its head is read.
+            let _core = space.core.lock();
+            let rest = start..PageNumber(PAGES_END);
+            next = space.table.collect_range(rest, BATCH_ENTRIES, &mut entries);
+            for (_, entry) in entries {
+                match entry {
+                    Entry::Pooled(stored) if stored.codec != CodecId::DISK => {
+                        note_slots(shared, &stored, &mut blob, &mut needed);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    needed.into_values().map(u64::from).sum()
+}
+
+fn note_slots(shared: &Shared, stored: &Stored, blob: &mut Page, needed: &mut HashMap<u64, u16>) {
+    needed.insert(stored.offset, stored.len);
+    if stored.codec == CodecId::DELTA
+        && shared.store.read_blob(stored, blob)
+        && let Some((head, _)) = Head::read(stored.codec, &blob[..usize::from(stored.len)])
+    {
+        needed.extend(head.leaders().map(|leader| (leader.offset, leader.len)));
+    }
 }
 
 /// The name that people see.

@@ -2,7 +2,7 @@
 
 use crate::ahead::Sizes;
 use crate::attach::{AttachReport, DetachReport, Kinship, attach, detach};
-use crate::census::{CensusRow, census};
+use crate::census::{CensusRow, census, payload_bytes_out};
 use crate::compact::{CompactReport, compact};
 use crate::disk_reads;
 use crate::disk_tier::DiskTier;
@@ -52,6 +52,8 @@ const MEMORY_FLOOR: u64 = 64 << 20;
 pub struct LearnedSet {
     /// Pages.
     pub pages: u64,
+    /// Of them, those that are out now.
+    pub pages_out: u64,
     /// Wakes that it was learned from, and those that only used it.
     pub wakes: u64,
     /// Byte addresses, the surest first.
@@ -266,7 +268,13 @@ impl Engine {
         let space = self.space(pid)?;
         let pages = space.core.lock().habit.pages().to_vec();
         let wakes = space.tally.wakes.load(Ordering::Relaxed);
-        Ok(LearnedSet { pages: pages.len() as u64, wakes, ranges: habit::ranges_of(&pages) })
+        let out = pages.iter().filter(|page| space.is_out(**page)).count();
+        Ok(LearnedSet {
+            pages: pages.len() as u64,
+            pages_out: out as u64,
+            wakes,
+            ranges: habit::ranges_of(&pages),
+        })
     }
 
     /// What a target has learned, independent of its addresses.
@@ -404,6 +412,12 @@ impl Engine {
     /// `NotAttached`.
     pub fn census(&self, pid: i32) -> Result<Vec<CensusRow>> {
         Ok(census(&self.shared, &*self.space(pid)?))
+    }
+
+    /// Bytes of the pool that pages that are out need; the rest is copies of pages that are home.
+    #[must_use]
+    pub fn payload_bytes_out(&self) -> u64 {
+        payload_bytes_out(&self.shared)
     }
 
     /// Drop what can be made again.

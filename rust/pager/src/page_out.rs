@@ -88,11 +88,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// `TargetBusy`, `TargetGone`; the pages of a failed step are home again.
-pub fn page_out(
-    shared: &Shared,
-    space: &Space,
-    wanted: Wanted<'_>,
-) -> Result<PageOutReport> {
+pub fn page_out(shared: &Shared, space: &Space, wanted: Wanted<'_>) -> Result<PageOutReport> {
     let begin = Instant::now();
     let _operation = space.claim();
     let target = space.target()?;

@@ -276,6 +276,9 @@ fn pass_batch(
             Entry::Pooled(stored) if pass.tier.improves(stored.codec) => Some(stored),
             _ => None,
         };
+        if pass.tier != Tier::Warm {
+            give_up_kept(shared, space, &entries);
+        }
         // Held, so that nobody uses the slot again while it is read without the lock.
         entries
             .iter()
@@ -308,6 +311,18 @@ fn pass_batch(
         shared.store.let_go(stored);
     }
     Ok(())
+}
+
+/// Let go of warm copies of pages that are home again: the page was used since it left, and the
+/// copy would keep its dictionary.  The caller holds the lock of the space.
+fn give_up_kept(shared: &Shared, space: &Space, entries: &[(PageNumber, Entry)]) {
+    for (page, entry) in entries {
+        if matches!(entry, Entry::Kept(stored) if stored.codec == CodecId::DICT)
+            && space.table.set(*page, Entry::Absent).is_ok()
+        {
+            shared.store.release(space.header.domain, entry);
+        }
+    }
 }
 
 /// Make the entries name the new blobs, where they still name the old ones.

@@ -36,6 +36,12 @@ impl Recipe {
         self.layout.as_ref().map_or(0, |layout| layout.id)
     }
 
+    /// Whether a page of this codec is to have another one, even if that is longer: a few that
+    /// stayed behind would keep the dictionary of the tier above.
+    fn leaves(&self, codec: CodecId) -> bool {
+        self.deltas && self.dictionary.is_some() && codec == CodecId::DICT
+    }
+
     /// Codec of an independent frame: without leaders there is no need to normalise.
     fn codec(&self) -> CodecId {
         if self.deltas { CodecId::COLD } else { CodecId::DICT }
@@ -92,7 +98,11 @@ impl Squeezer {
         candidates: &mut Candidates<'_>,
         (old, page): (&Stored, &Page),
     ) -> Option<Stored> {
-        let better = |known: &Stored| known.offset != old.offset && known.len < old.len;
+        let leaves = recipe.leaves(old.codec);
+        let better = |known: &Stored| {
+            let smaller = known.len < old.len || leaves && !recipe.leaves(known.codec);
+            known.offset != old.offset && smaller
+        };
         let key = (domain, old.checksum);
         let same = store.find_same(key, page, &mut self.reader, &mut self.room, better);
         if same.is_some() {
@@ -127,6 +137,10 @@ impl Squeezer {
                     candidates.own.add(stored, sketch);
                 }
                 stored
+            }
+            (None, _) if leaves => {
+                let (codec, length) = self.encoder.encode(page, &mut self.alone);
+                self.put(store, recipe, domain, codec, Head::default(), length, old, page)
             }
             (None, _) => None,
         };
@@ -202,13 +216,12 @@ impl Squeezer {
             _ => &self.alone[..frame_len],
         };
         let encoded = Encoded { codec, head, frame };
-        // A page of the tier above is replaced even by a blob that is a little longer: its
-        // dictionary can go when its last page has.
-        let most = match old.codec {
-            CodecId::DICT if recipe.deltas => usize::from(old.len) + 2 * STEP_BYTES,
-            _ => usize::from(old.len).saturating_sub(STEP_BYTES),
+        let most = if recipe.leaves(old.codec) {
+            PAGE_SIZE
+        } else {
+            BLOB_MAX.min(usize::from(old.len).saturating_sub(STEP_BYTES))
         };
-        if encoded.len() > most.min(BLOB_MAX) {
+        if encoded.len() > most {
             return None;
         }
         let stored = store.put(domain, &encoded, old.checksum)?;

@@ -283,6 +283,10 @@ impl Engine {
         Ok(rows.iter().map(CensusRow::new).collect())
     }
 
+    fn payload_bytes_out(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.0.payload_bytes_out())
+    }
+
     fn release_caches(&self, py: Python<'_>) {
         py.detach(|| self.0.release_caches());
     }

@@ -36,6 +36,7 @@ value!(
     LearnedSet {
         pid: i32,
         pages: u64,
+        pages_out: u64,
         wakes: u64,
         ranges: Vec<(u64, u64)>,
     }
@@ -45,7 +46,13 @@ impl LearnedSet {
     /// From the engine's.
     pub fn new(pid: i32, learned: &engine::LearnedSet) -> Self {
         let ranges = learned.ranges.iter().map(|range| (range.start, range.end)).collect();
-        Self { pid, pages: learned.pages, wakes: learned.wakes, ranges }
+        Self {
+            pid,
+            pages: learned.pages,
+            pages_out: learned.pages_out,
+            wakes: learned.wakes,
+            ranges,
+        }
     }
 }
 

@@ -22,6 +22,7 @@ from agentzip.bench.encode.stage import Baseline, note_gain, step_all, undo_and_
 from agentzip.errors import AgentZipError, InternalError, NotAttached, TargetGone, TargetsRemain
 from agentzip.host import memory, processes
 from agentzip.pager import Pager, open_engine
+from agentzip.policy import tiers
 from agentzip.workloads.crew import Sandbox
 
 __all__ = ["EngineWay", "role"]
@@ -36,16 +37,9 @@ _WARM_PAGES = 8_000
 """Pages that a warm dictionary is made from; more change it by less than a hundredth."""
 
 _COLD_PAGES = 16_000
-"""Pages that a cold dictionary is made from, which is up to four times as large."""
+"""Pages that a cold dictionary is made from, which may be larger."""
 
 _WARM_DICTIONARY_BYTES = 256 * 1024
-_COLD_DICTIONARY_BYTES_MAX = 1024 * 1024
-_COLD_SHARE = 256
-"""
-A cold dictionary is this part of its process's memory, within these two sizes.
-
-The study's 1 MiB gains 3 % over 256 KiB, but it would itself be 5 % of what is left of 100 MB.
-"""
 
 _GAIN_MIN = 1.0
 """A dictionary that makes held-out pages no smaller is not used."""
@@ -185,10 +179,7 @@ class EngineWay:
         return trained
 
     def _dictionary_bytes(self, pid: int, cold: bool) -> int:
-        if not cold:
-            return _WARM_DICTIONARY_BYTES
-        share = self._sizes[pid] // _COLD_SHARE
-        return min(_COLD_DICTIONARY_BYTES_MAX, max(_WARM_DICTIONARY_BYTES, share))
+        return tiers.cold_dictionary_bytes(self._sizes[pid]) if cold else _WARM_DICTIONARY_BYTES
 
     def _page_out_all(self, engine: Pager) -> None:
         samples: list[float] = []
@@ -202,7 +193,6 @@ class EngineWay:
                     self.result.pages_deduplicated += report.pages_deduplicated
                     if report.pages_stored:
                         samples.append(used[0] * 1e6 / report.pages_stored)
-                    self.result.pages_deduplicated += report.pages_deduplicated
                 # What the portions left: pages that were busy, mappings made meanwhile.
                 with self._counted():
                     insist(engine.page_out, pid)
@@ -280,12 +270,13 @@ class EngineWay:
         everything = [row for sandbox in rows for row in sandbox]
         pages, _ = encoded(everything)
         result.cpu_s = self._cpu
-        result.payload_bytes = stats.pool_payload_bytes
+        payload = engine.payload_bytes_out()
+        result.payload_bytes, result.kept_bytes = payload, stats.pool_payload_bytes - payload
         result.pages_stored = pages
         result.pages_same_filled = sum(row.pages for row in everything) - pages
-        result.page_ratio = page_ratio(pages, stats.pool_payload_bytes)
-        unique = pages - result.pages_deduplicated
-        result.page_ratio_unique = page_ratio(unique, stats.pool_payload_bytes)
+        result.page_ratio = page_ratio(pages, payload)
+        result.page_ratio_net = page_ratio(pages, payload + result.table_bytes)
+        result.page_ratio_unique = page_ratio(pages - result.pages_deduplicated, payload)
         result.page_ratio_first = page_ratio(*encoded(rows[0]))
         if len(rows) > 1:
             others = encoded(row for sandbox in rows[1:] for row in sandbox)

@@ -125,7 +125,8 @@ def _missed(workload: WorkloadResult) -> set[str]:
 def _gain_table(workload: WorkloadResult) -> Table:
     table = Table(title=f"{workload.kind}: what is gained", box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
-    for heading in ("n", "pages", "wanted", "others", "ratio", "ratio_pss", "waste", "wrong"):
+    headings = ("n", "pages", "wanted", "net", "others", "ratio", "ratio_pss", "waste", "wrong")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in workload.encodings:
         wanted = RATIO_AIMS.get(one.name, {}).get(workload.kind)
@@ -134,6 +135,7 @@ def _gain_table(workload: WorkloadResult) -> Table:
             str(one.sandboxes),
             f"{one.page_ratio:.2f}",
             _optional(wanted),
+            _optional(one.page_ratio_net),
             _optional(one.page_ratio_others),
             f"{one.ratio:.2f}",
             f"{one.ratio_pss:.2f}",

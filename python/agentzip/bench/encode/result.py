@@ -1,9 +1,11 @@
 """
 What was found, and the arithmetic on it: pure.
 
-`page_ratio` is 4096 x the pages stored (same-filled ones left out) over the bytes that the pool
-holds for them.  `ratio` and `ratio_pss` are those of `agentzip.accounting`: everything that is
-still taken counts, the pool's waste, tables, index, dictionaries, daemon and keeper included.
+`page_ratio` is 4096 x the pages that are out (same-filled ones left out) over the bytes that the
+pool holds for them.  What it holds for pages that came home by themselves in between, in case they
+leave unchanged (`kept_bytes`), is no part of it.  `page_ratio_net` counts tables, index,
+dictionaries and layouts on top.  `ratio` and `ratio_pss` are those of `agentzip.accounting`:
+everything that is still taken counts, kept copies, the pool's waste, daemon and keeper included.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +34,9 @@ SAME_FILLED = "same"
 """Codec of pages that are one word repeated: they take no room and are no merit of an encoder."""
 
 MEANINGS = {
-    "page_ratio": "4096 x stored pages (not same-filled) / payload of the pool, all sandboxes",
+    "page_ratio": "4096 x pages that are out (not same-filled) / encoded bytes that they need, "
+    "leaders included; copies kept of pages that are home again count in ratio and ratio_pss only",
+    "page_ratio_net": "the same over those bytes and all books: tables, index, dictionaries",
     "page_ratio_unique": "the same with pages found twice counted once",
     "page_ratio_first": "the first sandbox alone (with a peer: the peer itself)",
     "page_ratio_others": "the other sandboxes (with a peer: those that refer to it)",
@@ -111,6 +115,7 @@ class EncodingResult:
     pool_waste: float | None = None
     index_bytes: int | None = None
     dictionary_bytes: int | None = None
+    page_ratio_net: float | None = None
     page_ratio_unique: float | None = None
     page_ratio_first: float | None = None
     page_ratio_others: float | None = None
@@ -122,6 +127,9 @@ class EncodingResult:
     pages_delta: int = 0
     pool_bytes: int = 0
     payload_bytes: int = 0
+    """Encoded bytes that pages that are out need."""
+    kept_bytes: int = 0
+    """Encoded bytes of pages that are home again, kept in case they leave unchanged."""
     table_bytes: int = 0
     overhead_bytes: int = 0
     after_pss_bytes: int = 0

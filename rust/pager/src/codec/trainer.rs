@@ -14,7 +14,8 @@ use crate::sys::zstd_dictionary::{self as library, DictionaryBytes, Training};
 pub const DICTIONARY_BYTES_MIN: usize = 4 << 10;
 /// See [`DICTIONARY_BYTES_MIN`].
 pub const DICTIONARY_BYTES_MAX: usize = 2 << 20;
-/// From this size on, parts of 1024 bytes; smaller dictionaries hold more different ones.
+/// From this size on, parts of 512 bytes (0.4 % fewer bytes than with 1024, JSON heap, 256 KiB,
+/// Cold); smaller dictionaries hold more different ones.
 const LONG_SEGMENTS_FROM: usize = 128 << 10;
 
 /// Guards the library's settings, which are statics; held for as long as a training takes.
@@ -73,7 +74,7 @@ pub fn train(pages: &[u8], size: usize) -> Result<Vec<u8>, TrainError> {
         return Err(TrainError::TooFew { pages: whole.len(), size });
     }
     let how = Training {
-        segment: if size < LONG_SEGMENTS_FROM { 256 } else { 1024 },
+        segment: if size < LONG_SEGMENTS_FROM { 256 } else { 512 },
         counted: 8,
         counters_log: 20,
         acceleration: 1,
