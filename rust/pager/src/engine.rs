@@ -268,7 +268,7 @@ impl Engine {
         let space = self.space(pid)?;
         let pages = space.core.lock().habit.pages().to_vec();
         let wakes = space.tally.wakes.load(Ordering::Relaxed);
-        let out = pages.iter().filter(|page| space.is_out(**page)).count();
+        let out = pages.iter().filter(|learned| space.is_out(learned.page)).count();
         Ok(LearnedSet {
             pages: pages.len() as u64,
             pages_out: out as u64,
