@@ -19,6 +19,7 @@ from agentzip.errors import AgentZipError
 from agentzip.host import processors
 from agentzip.pager import Pager
 from agentzip.policy import tiers
+from agentzip.recent import Recent
 
 __all__ = ["Upkeep"]
 
@@ -73,6 +74,7 @@ class Upkeep:
         clock: Seconds, for tests.
         expected_rest_s: How long a target's wait is expected to go on, by its pid; None if nobody
             knows.
+        recent: What the engine counts, shared with others who look at it.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class Upkeep:
         kinship: Callable[[int], tuple[str, str]],
         clock: Callable[[], float] = time.monotonic,
         expected_rest_s: Callable[[int], float | None] = lambda _pid: None,
+        recent: Recent | None = None,
     ) -> None:
         self._engine = engine
+        self._recent = recent or Recent(engine)
         self._settings = settings
         self._kinship = kinship
         self._expected_rest_s = expected_rest_s
@@ -155,7 +159,7 @@ class Upkeep:
     def _observe(self) -> list[tiers.TargetState]:
         now = self._clock()
         states = []
-        spaces = {space.pid: space for space in self._engine.spaces() if space.pid}
+        spaces = {space.pid: space for space in self._recent.spaces() if space.pid}
         for gone in self._watches.keys() - spaces.keys():
             self._forget(gone)
         for pid, space in spaces.items():
@@ -166,6 +170,8 @@ class Upkeep:
             if (space.pages_out, space.faults) != (watch.pages_out, watch.faults):
                 watch.pages_out, watch.faults = space.pages_out, space.faults
                 watch.changed_at = now
+            if not space.pages_out:
+                continue
             domain, image = self._kinship(pid)
             idle_s, rest_s = now - watch.changed_at, self._expected_rest_s(pid)
             states.append(
@@ -189,7 +195,7 @@ class Upkeep:
                 self._engine.drop_dictionary(watch.cold_dictionary)
 
     def _host(self) -> tiers.HostState:
-        stats = self._engine.stats()
+        stats = self._recent.stats()
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         return tiers.HostState(
             memory_bytes=pages * size,

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +24,9 @@ from agentzip.host.cgroups import Cgroups, hierarchies
 from agentzip.selftest.build import ensure_built
 from agentzip.selftest.conditions import wait_until
 from agentzip.selftest.registry import CheckSkipped
+from podman_host import CALL_SECONDS, Podman, call, needed_program, short_folder
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(110)]
-
-_CALL_SECONDS = 40
 
 _GVISOR = "no runsc on this host: it is in Debian's package runsc"
 
@@ -67,21 +65,6 @@ def program() -> Path:
         return ensure_built() / "memory"
     except CheckSkipped as missing:
         pytest.skip(str(missing))
-
-
-def _need(name: str, why: str = "") -> str:
-    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if path is None:
-        pytest.skip(why or f"no {name} on this host")
-    return path
-
-
-def _call(*command: str, **options: object) -> str:
-    result = subprocess.run(  # type: ignore[call-overload]
-        command, capture_output=True, text=True, timeout=_CALL_SECONDS, check=False, **options
-    )
-    assert 0 == result.returncode, f"{command}: {result.stdout}{result.stderr}"
-    return str(result.stdout)
 
 
 def _until(registry: Registry, what: str, holds: Callable[[Sandbox | None], bool]) -> Changes:
@@ -142,7 +125,7 @@ def test_a_runc_container_is_a_sandbox(
     group: str, registry: Registry, program: Path, tmp_path: Path
 ) -> None:
     """As systemd would nest it; frozen while paused, gone when killed, seen by host pids."""
-    runc = [_need("runc"), "--root", str(tmp_path / "state")]
+    runc = [needed_program("runc"), "--root", str(tmp_path / "state")]
     bundle = _bundle(tmp_path / "bundle", program, f"/{group}/{group}-1.slice/box")
     container = subprocess.Popen(
         [*runc, "run", "--bundle", str(bundle), group],
@@ -155,60 +138,36 @@ def test_a_runc_container_is_a_sandbox(
         # The topmost group that matches, with everything below it.
         assert (group, group) == (sandbox.name, sandbox.cgroup)
         (member,) = sandbox.members
-        host_pid = json.loads(_call(*runc, "state", group))["pid"]
+        host_pid = json.loads(call(*runc, "state", group))["pid"]
         assert host_pid == member.pid
         assert group == registry.sandbox_of(host_pid)
         assert not sandbox.frozen
         assert "" == sandbox.refused
-        _call(*runc, "pause", group)
+        call(*runc, "pause", group)
         _until(registry, "container frozen", lambda found: found is not None and found.frozen)
-        _call(*runc, "resume", group)
+        call(*runc, "resume", group)
         _until(registry, "container thawed", lambda found: found is not None and not found.frozen)
-        _call(*runc, "kill", group, "KILL")
+        call(*runc, "kill", group, "KILL")
         changes = _until(registry, "container gone", lambda found: found is None)
         assert [group] == [vanished.name for vanished in changes.vanished]
         assert [member] == changes.left
     finally:
-        subprocess.run([*runc, "delete", "--force", group], check=False, timeout=_CALL_SECONDS)
+        subprocess.run([*runc, "delete", "--force", group], check=False, timeout=CALL_SECONDS)
         _ended(container)
-
-
-class _Podman:
-    """Podman with storage and settings of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._settings = folder / "containers.conf"
-        self._settings.write_text(
-            "[containers]\n"
-            # Its default limits are above those that a container of ours may have.
-            'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
-            "[engine]\n"
-            f'cgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "{_need("runc")}"\n'
-        )
-        self._command = [
-            *(_need("podman"), "--root", str(folder / "storage"), "--log-level", "error"),
-            *("--runroot", str(folder / "run"), "--tmpdir", str(folder / "tmp")),
-            *("--storage-driver", "vfs"),
-        ]
-
-    def __call__(self, *words: str) -> str:
-        """Run one command; returns what it prints."""
-        environment = {**os.environ, "CONTAINERS_CONF": str(self._settings)}
-        return _call(*self._command, *words, env=environment).strip()
 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A folder whose path podman does not find too long for its sockets."""
-    with tempfile.TemporaryDirectory(prefix="az-") as folder:
-        yield Path(folder)
+    with short_folder() as folder:
+        yield folder
 
 
 def test_a_podman_container_is_a_sandbox(
     group: str, registry: Registry, program: Path, short_path: Path
 ) -> None:
     """Paused, unpaused, restarted, killed; the monitor beside it is no part of it."""
-    podman = _Podman(short_path)
+    podman = Podman(short_path)
     with tarfile.open(short_path / "image.tar", "w") as image:
         image.add(program, "memory")
     podman("import", str(short_path / "image.tar"), "agentzip-test")
@@ -241,7 +200,7 @@ def test_a_gvisor_sandbox_is_refused_with_its_reason(
     group: str, registry: Registry, program: Path, tmp_path: Path
 ) -> None:
     """Its memory is one shared memfd, of which no page can leave from outside."""
-    runsc = _need("runsc", _GVISOR)
+    runsc = needed_program("runsc", _GVISOR)
     tree = next((found for found in hierarchies() if found.version == 2), None)
     if tree is None:
         pytest.skip("no unified hierarchy on this host")
@@ -269,8 +228,8 @@ def test_a_gvisor_sandbox_is_refused_with_its_reason(
         assert gvisor.REASON == sandbox.refused
         assert not sandbox.enabled
     finally:
-        subprocess.run([*command, "kill", group, "KILL"], check=False, timeout=_CALL_SECONDS)
+        subprocess.run([*command, "kill", group, "KILL"], check=False, timeout=CALL_SECONDS)
         _ended(container)
-        subprocess.run([*command, "delete", "--force", group], check=False, timeout=_CALL_SECONDS)
+        subprocess.run([*command, "delete", "--force", group], check=False, timeout=CALL_SECONDS)
         with suppress(OSError):
             (folder / "cgroup.kill").write_text("1")

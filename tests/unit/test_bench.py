@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentzip.bench import zram
+from agentzip.bench import idle, zram
 from agentzip.bench.figures import FLOOR, MEASURES, Ledger, Verdict, judge
 from agentzip.bench.report import print_report, to_json
 from agentzip.bench.rounds import BenchPlan, BenchResult
@@ -158,3 +158,19 @@ def test_zram_is_borrowed_only_when_free(
 def test_a_host_without_zram_is_told_so(tmp_path: Path) -> None:
     """No device is a reason, not an error."""
     assert zram.why_not(tmp_path) == "there is no /dev/zram0"
+
+
+def test_idle_cost_is_told_as_a_share_of_one_core() -> None:
+    """Daemon and keeper together, with the plan beside it."""
+    result = idle.IdleResult(
+        plan=idle.IdlePlan(sandboxes=3, seconds=10.0),
+        attach_s=1.0,
+        elapsed_s=10.0,
+        daemon_cpu_s=0.15,
+        keeper_cpu_s=0.05,
+        load=0.5,
+    )
+    told = idle.to_json(result)
+
+    assert 0.02 == told["share_of_core"]
+    assert (3, 10.0, 0.02) == (told["sandboxes"], told["seconds"], told["aim"])

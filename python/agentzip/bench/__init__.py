@@ -13,6 +13,7 @@ own compressed swap) takes its turn in every round, and a ratio pairs measuremen
     rounds.py    who takes a turn when
     report.py    the table and the JSON object
     files.py     `bench files`: reads of files that are foreseen
+    idle.py      what the daemon takes of a host on which nothing happens
 """
 
 from agentzip.bench.figures import Aim, Figure

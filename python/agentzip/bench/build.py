@@ -12,7 +12,11 @@ __all__ = ["PROGRAMS", "SOURCES", "ensure_built"]
 SOURCES = Path(__file__).parent / "targets"
 """Where the C sources are."""
 
-PROGRAMS = {"latency": ["latency.c", "floor.c"], "stopper": ["stopper.c", "floor.c"]}
+PROGRAMS = {
+    "latency": ["latency.c", "floor.c"],
+    "sleeper": ["sleeper.c"],
+    "stopper": ["stopper.c", "floor.c"],
+}
 """Program name -> its sources."""
 
 _PROTOCOL = Path(__file__).parents[1] / "selftest" / "targets" / "protocol.h"

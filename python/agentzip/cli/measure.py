@@ -1,5 +1,5 @@
 """
-Commands that measure: bench encode and files; those on sandboxes at work are in fanout.py.
+Commands that measure: bench encode, files and idle; those on sandboxes at work are in fanout.py.
 """
 
 import json
@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     )
     bench.command("encode")(encode)
     bench.command("files")(files)
+    bench.command("idle")(idle)
     fanout.register(bench)
     app.add_typer(bench, name="bench")
 
@@ -155,3 +156,37 @@ def _console() -> "Console":
     console = Console()
     # A pipe has no width: the rows get the room they need.
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+
+
+def idle(
+    sandboxes: Annotated[
+        int, typer.Option("--sandboxes", metavar="N", min=1, max=2000, help="How many sleep.")
+    ] = 300,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=1, help="How long to look.")
+    ] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Measure what the daemon takes of a core while nothing happens.
+
+    It looks after small sandboxes that only sleep.  Exit code 1: more than 2 % of one core.
+    """
+    from rich.console import Console
+
+    from agentzip.bench.idle import SHARE_AIM, IdlePlan, run_idle, to_json
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with Console(stderr=True).status("measuring") as status:
+        result = run_idle(IdlePlan(sandboxes, seconds), status.update)
+    if as_json:
+        print_text(json.dumps(to_json(result), indent=2))
+    else:
+        print_text(
+            f"{sandboxes} idle sandboxes: daemon {result.daemon_cpu_s:.2f} s and keeper "
+            f"{result.keeper_cpu_s:.2f} s of processor time in {result.elapsed_s:.0f} s, "
+            f"{result.share_of_core:.1%} of one core (load {result.load:.1f}); attached and quiet "
+            f"after {result.attach_s:.1f} s"
+        )
+    if result.share_of_core > SHARE_AIM:
+        raise typer.Exit(1)

@@ -140,12 +140,13 @@ def _path(value: Any) -> str | None:
 
 
 def _window(value: Any) -> list[int]:
-    fix = "write the least and the most pages, like [16, 256]; at most 4096"
+    fix = "write the least and the most pages, like [16, 256], both within these"
     if not isinstance(value, list) or len(value) != 2:
         raise unfit("is no pair of numbers", fix)
     if not all(isinstance(edge, int) and not isinstance(edge, bool) for edge in value):
         raise unfit("is no pair of numbers", fix)
-    if not 1 <= value[0] <= value[1] <= 4096:
+    # What the engine takes: fewer pages than 16 cost as much as 16, more than 256 as a whole wake.
+    if not 16 <= value[0] <= value[1] <= 256:
         raise unfit("is no window", fix)
     return value
 

@@ -29,6 +29,7 @@ from agentzip.control.wire import (
     line_of,
     ranges,
 )
+from agentzip.host.groups import refuse_frozen
 from agentzip.pager import Pager
 from agentzip.sandboxes import Fleet
 
@@ -67,6 +68,7 @@ def detach_all(
             break
         try:
             if space.pid:
+                refuse_frozen(space.pid)
                 reports.append(engine.detach(space.pid))
             else:
                 home = engine.page_in_space(space.id)
@@ -222,10 +224,12 @@ class ControlServer:
             start_time = integer(params, "start_time")
         pid = integer(params, "pid")
         domain, image = self._kinship(pid)
+        refuse_frozen(pid)
         return asdict(self._engine.attach(pid, start_time, domain=domain, image=image))
 
     def _page_out(self, params: JsonObject) -> JsonObject:
         pid, chosen = integer(params, "pid"), ranges(params, "ranges")
+        refuse_frozen(pid)
         self._before_page_out(pid)
         return asdict(self._engine.page_out(pid, chosen, ranges(params, "keep")))
 
@@ -248,7 +252,9 @@ class ControlServer:
         if params.get("all") is True:
             reports = detach_all(self._engine)
         else:
-            reports = [self._engine.detach(integer(params, "pid"))]
+            pid = integer(params, "pid")
+            refuse_frozen(pid)
+            reports = [self._engine.detach(pid)]
         return [asdict(report) for report in reports]
 
     def _inspect(self, params: JsonObject) -> list[JsonObject]:

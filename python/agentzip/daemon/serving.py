@@ -29,6 +29,7 @@ from agentzip.host import kinship
 from agentzip.host.groups import KeeperGroup
 from agentzip.pager import Pager, open_engine
 from agentzip.policy import tiers
+from agentzip.recent import SHARED_S, Recent
 from agentzip.upkeep import Upkeep
 
 __all__ = [
@@ -107,6 +108,7 @@ class Daemon:
     ) -> None:
         self.settings = settings
         self.engine: Pager
+        self._recent: Recent
         self._engine_factory = engine_factory
         self._stop_seconds_max = stop_seconds_max
         self._background = background or tiers.Background()
@@ -138,12 +140,16 @@ class Daemon:
         """
         self.settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.engine = self._engine_factory(self.settings)
+        # Only where sandboxes are looked after are there many targets, and several who look.
+        recent = Recent(self.engine, 0.0 if self._fleet_settings is None else SHARED_S)
+        self._recent = recent
         try:
             self._upkeep = Upkeep(
                 self.engine,
                 self._background,
                 self._kinship,
                 expected_rest_s=self._expected_rest_s,
+                recent=recent,
             )
             if self._fleet_settings is not None:
                 self._fleet = FleetRunner(
@@ -151,6 +157,7 @@ class Daemon:
                     self.settings.run_dir,
                     self._fleet_settings,
                     self._upkeep.before_page_out,
+                    recent,
                 )
             self._server = ControlServer(
                 self.engine,
@@ -250,8 +257,8 @@ class Daemon:
     def tick(self) -> None:
         """Look at the engine once and log what changed; an error here never ends the daemon."""
         try:
-            spaces = {space.id: space for space in self.engine.spaces()}
-            stats = self.engine.stats()
+            spaces = {space.id: space for space in self._recent.spaces()}
+            stats = self._recent.stats()
         except AgentZipError as error:
             _log.warning("the engine does not answer: %s", error)
             return

@@ -9,8 +9,9 @@ next one of the same image, in the same trust domain, begins.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from agentzip import model
 from agentzip.errors import (
@@ -18,12 +19,12 @@ from agentzip.errors import (
     AlreadyAttached,
     NoSuchProcess,
     NotAttached,
-    NotEnoughMemory,
     TargetGone,
 )
 from agentzip.fleet.ranges import PAGE_BYTES, Ranges, first_pages, merged
 from agentzip.fleet.registry import Member
 from agentzip.host import kinship
+from agentzip.host.groups import refuse_frozen
 from agentzip.pager import Pager
 
 __all__ = ["Actions"]
@@ -38,6 +39,9 @@ _TEMPLATES_MAX = 256
 """Images whose working sets are remembered; the oldest is forgotten first."""
 
 _GONE = (NotAttached, NoSuchProcess, TargetGone)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Actions:
@@ -54,14 +58,17 @@ class Actions:
     ) -> None:
         self._engine = engine
         self._before_page_out = before_page_out
+        # Guards what follows; no engine call is made under it.
         self._lock = threading.Lock()
         self._kin: dict[int, tuple[str, str]] = {}
+        self._leaving: set[int] = set()
+        """To be given back; a pid that is attached again is another process and stays."""
         self._templates: dict[tuple[str, str], bytes] = {}
         self._pool = ThreadPoolExecutor(_WAKE_THREADS, thread_name_prefix="wake")
 
     def close(self) -> None:
-        """Wait for the wakes in progress."""
-        self._pool.shutdown(wait=True)
+        """Wait for what is in progress; what has not begun is dropped, and so is what comes now."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def attach(self, member: Member, domain: str, window: tuple[int, int]) -> None:
         """
@@ -76,17 +83,38 @@ class Actions:
             AgentZipError: the exact reason why not.
         """
         kin = (domain, kinship.image_of(member.pid))
-        with contextlib.suppress(AlreadyAttached):
-            self._engine.attach(member.pid, member.start_time, domain=kin[0], image=kin[1])
-        self._engine.set_prefetch(
-            member.pid, replay=True, window_min=window[0], window_max=window[1]
-        )
+        self._borrow(member, kin)
+        self.set_window(member.pid, window)
         with self._lock:
             self._kin[member.pid] = kin
             template = self._templates.get(kin)
         if template is not None:
             with contextlib.suppress(AgentZipError):
                 self._engine.import_learned(member.pid, template)
+
+    def _borrow(self, member: Member, kin: tuple[str, str]) -> None:
+        refuse_frozen(member.pid)
+        with self._lock:
+            self._leaving.discard(member.pid)
+            former = self._kin.get(member.pid)
+        try:
+            self._engine.attach(member.pid, member.start_time, domain=kin[0], image=kin[1])
+        except AlreadyAttached:
+            # By hand, or by the daemon before this one: it keeps the domain it has.
+            if former is None or former[0] == kin[0]:
+                return
+            # It has moved here from another sandbox, with which it shares pages.
+            self._engine.detach(member.pid)
+            self._engine.attach(member.pid, member.start_time, domain=kin[0], image=kin[1])
+
+    def set_window(self, pid: int, window: tuple[int, int]) -> None:
+        """
+        Say how many pages one fault brings in, at least and at most.
+
+        Raises:
+            AgentZipError: the process has gone, or the engine has no such window.
+        """
+        self._engine.set_prefetch(pid, replay=True, window_min=window[0], window_max=window[1])
 
     def kin(self, pid: int) -> tuple[str, str] | None:
         """Trust domain and image that a process was attached with; None if it was not."""
@@ -97,34 +125,53 @@ class Actions:
         """Give a process back in the background; one that has gone is no error."""
         with self._lock:
             self._kin.pop(pid, None)
-        self._pool.submit(self._detach, pid)
+            self._leaving.add(pid)
+        self._submit(self._detach, pid)
+
+    def release_rest(self) -> None:
+        """Try again with those that could not be given back, for want of memory above all."""
+        with self._lock:
+            rest = list(self._leaving)
+        for pid in rest:
+            self._submit(self._detach, pid)
 
     def page_out(
-        self, pid: int, keep_pages: int, restless: Ranges, pages_max: int | None
-    ) -> model.PageOutReport:
+        self,
+        pid: int,
+        keep_pages: int,
+        restless: Ranges,
+        pages_max: int | None,
+        still: Callable[[], bool] = lambda: True,
+    ) -> model.PageOutReport | None:
         """
-        Page a process out.
+        Page a process out; None if it was not to be done any more.
 
         Args:
             pid: Whom.
             pages_max: Pages to move at most; None for all.
             keep_pages: Pages of the learned set, most valuable first, that stay.
             restless: Ranges that stay because the process touches them while it waits.
+            still: Asked when all is prepared, which takes long enough for a sandbox to wake.
         """
+        refuse_frozen(pid)
         keep = merged([*self._hottest(pid, keep_pages), *restless])
         self._before_page_out(pid)
-        return self._engine.page_out(pid, None, keep or None, pages_max)
+        return self._engine.page_out(pid, None, keep or None, pages_max) if still() else None
 
-    def wake(self, pids: Iterable[int], pages_max: int) -> list[model.WakeReport]:
+    def wake(self, orders: Mapping[int, int | None]) -> list[model.WakeReport]:
         """
         Bring the working sets of processes home, side by side; those that have gone are left.
 
         Args:
-            pids: Whose.
-            pages_max: For each of them at most.
+            orders: By pid, how many pages at most; None for the whole set.
         """
-        done = [self._pool.submit(self._wake_one, pid, pages_max) for pid in pids]
-        return [report for report in (future.result() for future in done) if report is not None]
+        begun = [self._submit(self._wake_one, pid, pages) for pid, pages in orders.items()]
+        reports = []
+        for future in begun:
+            # Without one the daemon is about to stop, and brings everything home.
+            with contextlib.suppress(CancelledError):
+                reports.append(future.result() if future else None)
+        return [report for report in reports if report is not None]
 
     def page_in(self, pid: int) -> int:
         """Bring a process home; returns the pages."""
@@ -137,6 +184,12 @@ class Actions:
         with contextlib.suppress(AgentZipError):
             return [(refault.start, refault.end) for refault in self._engine.refaults(pid)]
         return []
+
+    def learned_out(self, pid: int) -> int:
+        """Pages of the learned set of a process that are out now."""
+        with contextlib.suppress(AgentZipError):
+            return self._engine.learned(pid).pages_out
+        return 0
 
     def count_stay(self, pid: int) -> int:
         """Resident pages of a process that may not leave."""
@@ -166,15 +219,33 @@ class Actions:
             return first_pages(self._engine.learned(pid).ranges, pages)
         return []
 
-    def _detach(self, pid: int) -> None:
-        with contextlib.suppress(*_GONE):
-            try:
-                self._engine.detach(pid)
-            except NotEnoughMemory as error:
-                # It stays attached and is served; the daemon's stop tries again.
-                _log.warning("process %d cannot be given back now: %s", pid, error)
+    def _submit(
+        self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs
+    ) -> Future[T] | None:
+        """Begin in the background; None once the pool is closed."""
+        with contextlib.suppress(RuntimeError):
+            return self._pool.submit(work, *arguments, **named)
+        return None
 
-    def _wake_one(self, pid: int, pages_max: int) -> model.WakeReport | None:
+    def _detach(self, pid: int) -> None:
+        with self._lock:
+            if pid not in self._leaving:
+                return
+        try:
+            refuse_frozen(pid)
+            if not self._engine.detach(pid).complete:
+                # It stays attached and is served until `release_rest`.
+                _log.warning("process %d cannot be given back now: memory is short", pid)
+                return
+        except _GONE:
+            pass
+        except AgentZipError as error:
+            _log.warning("process %d cannot be given back now: %s", pid, error)
+            return
+        with self._lock:
+            self._leaving.discard(pid)
+
+    def _wake_one(self, pid: int, pages_max: int | None) -> model.WakeReport | None:
         try:
             return self._engine.wake(pid, pages_max=pages_max)
         except _GONE:

@@ -18,8 +18,8 @@ from agentzip.fleet.service import FleetService
 from agentzip.fleet.settings import FleetSettings
 from agentzip.host.cgroups import Cgroups
 from agentzip.pager import Pager
-from agentzip.policy import phases
 from agentzip.readahead import best_source
+from agentzip.recent import Recent
 from agentzip.sandboxes import FileReadAhead
 from agentzip.web import WebServer
 
@@ -49,6 +49,7 @@ class FleetRunner:
         run_dir: Where the HTTP socket is made; it must exist.
         settings: What an operator set.
         before_page_out: Called with the pid before a target's pages leave.
+        recent: What the engine counts, shared with others who look at it.
 
     Raises:
         AgentZipError: a door cannot be opened; nothing is left behind then.
@@ -60,18 +61,27 @@ class FleetRunner:
         run_dir: Path,
         settings: FleetSettings,
         before_page_out: Callable[[int], None] = lambda _pid: None,
+        recent: Recent | None = None,
     ) -> None:
+        recent = recent or Recent(engine)
         self._scopes = Scopes(settings.scopes, settings.state_dir)
         self._cgroups = Cgroups()
         registry = Registry(
-            self._scopes, self._cgroups, own=lambda: (os.getpid(), engine.stats().keeper_pid)
+            self._scopes, self._cgroups, own=lambda: (os.getpid(), recent.stats().keeper_pid)
         )
         self.lifecycle = Lifecycle(
-            engine, registry, settings.rules, before_page_out, self._after_look
+            engine,
+            registry,
+            settings.rules,
+            before_page_out,
+            after_look=self._after_look,
+            recent=recent,
         )
         self.service = FleetService(self.lifecycle, registry, self._scopes)
         with ExitStack() as opened:
+            # Closed in the other order: the ticks read what the control groups keep open.
             opened.callback(self._cgroups.close)
+            opened.callback(self.lifecycle.stop)
             self._foresight: Foresight | None = None
             if settings.file_readahead:
                 self._foresight = Foresight(self.lifecycle.observer, best_source())
@@ -93,7 +103,6 @@ class FleetRunner:
     def stop(self) -> None:
         """Answer no more, and let what is in work end; nobody is given back by this."""
         self._opened.close()
-        self.lifecycle.stop()
 
     def file_readahead(self) -> FileReadAhead | None:
         """What is foreseen of the reads of files; None if that is off."""
@@ -115,11 +124,7 @@ class FleetRunner:
 
     def expected_rest_s(self, pid: int) -> float | None:
         """How long the wait of a process is expected to go on; None if nobody knows."""
-        name = self.service.sandbox_of(pid)
-        observer = self.lifecycle.observer
-        with observer.lock:
-            life = observer.lives.get(name or "")
-            return phases.expected_rest_s(life.state, observer.now()) if life else None
+        return self.lifecycle.observer.expected_rest_s(pid)
 
 
 def _doors(

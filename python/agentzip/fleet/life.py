@@ -32,6 +32,23 @@ _RATIO_PAGES_MIN = 1000
 _CLEAN_UNKNOWN = 0.75
 """Share of the pages that later page outs of a process need not encode again, before that is known
 of it: encoding a page is paid once for several waits."""
+_MEASURE_S_MIN = 0.5
+"""Processor time is counted in hundredths of a second: over less than this one of them would look
+like work."""
+
+_LOOK_S_MIN = 0.5
+"""Ticks that follow each other closer are for what a hint or a page out changed: a look at what
+processes do would be a glimpse."""
+
+_ASLEEP_S = 5.0
+"""A sandbox that waits for so long, and whose processes do nothing at all, sleeps: it is ..."""
+
+_ASLEEP_LOOK_S = 4.5
+"""... looked at every fifth tick, and again at every one as soon as a page of it comes back or a
+process appears or works.  Looking is most of what the daemon costs on an idle host."""
+
+_LEFT_ALONE_S = 600.0
+"""Pages that did not pay are tried again after this time: the sandbox may do something else now."""
 
 
 @dataclass(slots=True)
@@ -44,41 +61,61 @@ class ProcessLife:
     """Why it is not attached."""
     retry_at: float = 0.0
     activity: Activity | None = None
+    measured_from: tuple[float, int] | None = None
+    """When the present measurement of its processor time began, and at how many ticks."""
     cpu_cores: float = 0.0
     space: model.SpaceStatus | None = None
     faults_new: int = 0
+    """Refaults since the last look of the phases."""
+    wakes_kept: int = 0
+    """Of its wakes, those that are in its kind's template."""
     touches: tuple[float, ...] = ()
     """When pages of it that were out came back, the last two looks that saw some."""
     stay_pages: int | None = None
     """Resident pages that cannot leave: counted once, then what the last page out left."""
     out_at: float | None = None
     """When the last page out ended."""
+    out_since: float = 0.0
+    """When the first page out of this wait ended."""
     out_pages: int = 0
-    """Pages that it moved."""
+    """Pages that left in this wait."""
     out_cpu_s: float = 0.0
+    waits_out: int = 0
+    """Waits in which pages left, and that are over."""
+    learned_out: int = 0
+    """Of the learned set, pages that are out, when the planner asked last."""
     encoded_pages: int = 0
     """Pages that its page outs have put into the pool, and what they take there."""
     encoded_bytes: int = 0
     back_soon: int = 0
-    """Refaults within the warm threshold after it."""
+    """Of them, those that came back within the warm threshold."""
     restless: Ranges = field(default_factory=list)
     """What it touched while it waited: the next page out leaves it."""
 
-    def look(self, activity: Activity, elapsed_s: float) -> None:
-        """Take in what the process did since the last look."""
-        if self.activity is not None and elapsed_s > 0:
-            ticks = max(0, activity.cpu_ticks - self.activity.cpu_ticks)
-            self.cpu_cores = ticks / TICKS_PER_SECOND / elapsed_s
+    def look(self, activity: Activity, now: float) -> None:
+        """Take in what the process does, and what it did since the measurement began."""
         self.activity = activity
+        at, ticks = self.measured_from or (now, activity.cpu_ticks)
+        if self.measured_from is None or now - at >= _MEASURE_S_MIN:
+            taken = max(0, activity.cpu_ticks - ticks) / TICKS_PER_SECOND
+            self.cpu_cores = taken / (now - at) if now > at else 0.0
+            self.measured_from = (now, activity.cpu_ticks)
+
+    def measure_anew(self, activity: Activity, now: float) -> None:
+        """Forget what it did until now: it says nothing of what it does from here on."""
+        self.activity, self.cpu_cores = activity, 0.0
+        self.measured_from = (now, activity.cpu_ticks)
 
     def count_faults(self, space: model.SpaceStatus, now: float, warm_s: float) -> None:
-        """Take in what came back since the last look."""
-        self.faults_new = max(0, space.faults - self.space.faults) if self.space else space.faults
+        """Take in what came back since the last look at the engine."""
+        # Those of a process that was taken over from another daemon are not news.
+        new = max(0, space.faults - self.space.faults) if self.space else 0
         self.space = space
-        if self.faults_new:
+        self.faults_new += new
+        if new:
             self.touches = (*self.touches, now)[-2:]
         if self.out_at is not None and now - self.out_at <= warm_s:
-            self.back_soon += self.faults_new
+            self.back_soon += new
 
     def left(
         self,
@@ -90,23 +127,47 @@ class ProcessLife:
         whole: bool,
     ) -> None:
         """Take in what a page out did; `after` is a look behind it, `whole` if nothing was left."""
+        if not self.out_pages:
+            self.out_since, self.out_cpu_s, self.back_soon = now, 0.0, 0
+        # As the planner weighed it: what is encoded once is paid for over several waits.
+        share = 1.0 if self.waits_out else 1.0 - _CLEAN_UNKNOWN
         self.encoded_pages += report.pages_stored
         self.encoded_bytes += report.bytes_stored
-        # As the planner weighed it: what is encoded once is paid for over several waits.
-        share = 1.0 if self.out_at is not None else 1.0 - _CLEAN_UNKNOWN
-        self.out_cpu_s = report.elapsed_us / 1e6 * share
         self.out_at = now
-        self.out_pages = report.pages_moved
-        self.back_soon = 0
-        if after is not None and whole:
+        self.out_pages += report.pages_moved
+        self.out_cpu_s += report.elapsed_us / 1e6 * share
+        if after is None:
+            return
+        # The borrowed thread worked for us, not for the process.
+        self.measure_anew(after, now)
+        if whole:
             # What is still here could not leave, but for what was told to stay.
-            self.activity = after
             self.stay_pages = max(0, after.rss_pages - keep_pages - pages_in(self.restless))
+
+    def wait_over(self, now: float) -> breakers.Cycle | None:
+        """What the page outs of a wait that is over did; None if there were none."""
+        if not self.out_pages:
+            return None
+        cycle = breakers.Cycle(
+            waited_s=now - self.out_since,
+            pages_out=self.out_pages,
+            pages_back_soon=min(self.back_soon, self.out_pages),
+            cpu_s=self.out_cpu_s,
+        )
+        self.out_pages = self.back_soon = 0
+        self.waits_out += 1
+        return cycle
 
     def add_restless(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Remember pages that were touched during a wait; the oldest are forgotten first."""
         merged = dict.fromkeys([*self.restless, *ranges])
         self.restless = list(merged)[-_RESTLESS_RANGES_MAX:]
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it did nothing at all when it was looked at last, and no page came back since."""
+        seen = self.activity
+        return not self.faults_new and seen is not None and not (seen.running or self.cpu_cores)
 
     @property
     def resident_movable(self) -> int:
@@ -149,6 +210,9 @@ class Life:
     trim_at: float | None = None
     """When it was asked last."""
     left_alone: str = ""
+    left_alone_until: float = 0.0
+    looked_at: float = 0.0
+    """When its processes were looked at last."""
     cpu_s: float = 0.0
     decisions: deque[tuple[float, Decision]] = field(
         default_factory=lambda: deque(maxlen=_DECISIONS_KEPT)
@@ -169,6 +233,28 @@ class Life:
         for pid, member in members.items():
             self.processes.setdefault(pid, ProcessLife(member))
         return gone
+
+    def judge(self, now: float) -> None:
+        """Say whether it is left alone: it cannot be borrowed, or its pages do not pay."""
+        pages = sum(process.encoded_pages for process in self.processes.values())
+        encoded = sum(process.encoded_bytes for process in self.processes.values())
+        ratio = pages * PAGE_BYTES / encoded if encoded else _RATIO_UNKNOWN
+        verdict = planner.judge_ratio(ratio, pages)
+        if verdict:
+            self.left_alone_until = now + _LEFT_ALONE_S
+        if self.sandbox.refused or verdict or now >= self.left_alone_until:
+            self.left_alone = self.sandbox.refused or verdict
+
+    def due(self, now: float) -> bool:
+        """Whether its processes are to be looked at: who sleeps for long is looked at seldom."""
+        asleep = (
+            self.waiting
+            and now - self.state.since >= _ASLEEP_S
+            and self.sandbox.frozen == self.state.frozen
+            and len(self.processes) == len(self.state.processes)
+            and all(process.asleep for process in self.processes.values())
+        )
+        return now - self.looked_at >= (_ASLEEP_LOOK_S if asleep else _LOOK_S_MIN)
 
     @property
     def waiting(self) -> bool:
@@ -196,7 +282,7 @@ class Life:
         movable = process.resident_movable
         restless = min(movable, pages_in(process.restless))
         # What of the learned set is out already is not here to leave.
-        out = min(learned, space.pages_out) if space else 0
+        out = min(learned, process.learned_out)
         working_set = min(learned - out, movable - restless)
         quiet_since = self.state.quiet_since.get(pid, now)
         # What it touched while it worked says nothing of what it touches while it waits.
@@ -233,11 +319,13 @@ class Life:
         )
 
     def note(self, now: float, decision: Decision) -> None:
-        """Keep a decision for `explain`; the same one again only renews the last."""
-        if self.decisions:
-            _, last = self.decisions[-1]
-            if (last.action, last.pid) == (decision.action, decision.pid) == ("leave", last.pid):
-                self.decisions.pop()
+        """Keep a decision for `explain`; to leave a process again only renews the last such one."""
+        for position in reversed(range(len(self.decisions))):
+            _, known = self.decisions[position]
+            if known.pid == decision.pid:
+                if known.action == decision.action == "leave":
+                    del self.decisions[position]
+                break
         self.decisions.append((now, decision))
 
     def status(self, now: float) -> SandboxStatus:

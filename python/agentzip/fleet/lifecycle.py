@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +27,8 @@ from agentzip.host import memory, pressure, processors
 from agentzip.host.activity import TICKS_PER_SECOND, activity
 from agentzip.pager import Pager
 from agentzip.policy import breakers, phases, planner, prices
-from agentzip.sandboxes import AWAKE, Decision
+from agentzip.recent import Recent
+from agentzip.sandboxes import Decision
 
 __all__ = ["Lifecycle"]
 
@@ -40,6 +42,12 @@ _QUIET_S = 2.0
 _PAGES_MIN = 64
 """Fewer pages that could leave are not worth stopping a thread for."""
 
+_LEFT_S_MAX = 5.0
+"""How long a wake waits for a page out that was decided before it; it ends at its next chunk."""
+
+_STORM_S_MIN = 0.5
+"""Refaults are counted over this time at least: the rate over a short one means nothing."""
+
 
 class Lifecycle:
     """
@@ -52,6 +60,7 @@ class Lifecycle:
         before_page_out: Called with the pid before a target's pages leave.
         after_look: Called when a tick has seen who is there; must return at once.
         clock: Seconds, for tests.
+        recent: What the engine counts, shared with others who look at it.
     """
 
     def __init__(
@@ -62,16 +71,18 @@ class Lifecycle:
         before_page_out: Callable[[int], None] = lambda _pid: None,
         after_look: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        recent: Recent | None = None,
     ) -> None:
-        self._engine = engine
+        self._recent = recent or Recent(engine)
         self._clock = clock
         self._after_look = after_look
         self.actions = Actions(engine, before_page_out)
         self.trimmer = Trimmer(self.hurry)
-        self.observer = Observer(engine, registry, self.actions, rules, clock)
+        self.observer = Observer(engine, registry, self.actions, rules, clock, self._recent)
         self._planner_state = planner.PlannerState()
         self._storm = breakers.Storm()
-        self._ticked_at = clock()
+        self._stormed_at = self._planned_at = clock()
+        self._refaults = 0
         self._processor_times = processors.processor_times()
         self._own_cpu_s = time.process_time()
         self._tick_now = threading.Event()
@@ -79,6 +90,10 @@ class Lifecycle:
         self._thread: threading.Thread | None = None
         self._out = ThreadPoolExecutor(1, thread_name_prefix="page-out")
         self._leaving: Future[None] | None = None
+        # Page outs in progress by pid; told when one is over.  The lock is the observer's, so that
+        # a hint and the last look before a page out come one after the other.
+        self._left = threading.Condition(self.observer.lock)
+        self._leaving_pids: Counter[int] = Counter()
 
     def start(self) -> None:
         """Tick until `stop`."""
@@ -86,14 +101,16 @@ class Lifecycle:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the ticks; waits for the page out and the wakes in progress."""
+        """End the ticks; waits for the tick, the page out and the wakes in progress."""
         self._stop.set()
+        self.observer.closing = True
         self._tick_now.set()
+        # The ticks first: they begin what the pools do.
+        if self._thread is not None:
+            self._thread.join()
         self._out.shutdown(wait=True, cancel_futures=True)
         self.trimmer.close()
         self.actions.close()
-        if self._thread is not None:
-            self._thread.join()
 
     def hurry(self) -> None:
         """Let the next tick be now; returns at once."""
@@ -101,13 +118,9 @@ class Lifecycle:
 
     def tick(self) -> None:
         """Observe, plan, and begin to act."""
-        before, now = self._ticked_at, self.observer.observe()
-        self._ticked_at = now
+        now = self.observer.observe()
         self._after_look()
-        if now > before:
-            rate = self.observer.refaults() / (now - before)
-            cores = os.cpu_count() or 1
-            self._storm = breakers.after_tick(self._storm, rate, cores, breakers.StormRates())
+        self._follow_storm(now)
         if self._leaving is not None and not self._leaving.done():
             return
         plan = self._plan(now)
@@ -115,43 +128,88 @@ class Lifecycle:
             self._leaving = self._out.submit(self._page_out_all, plan.page_outs)
 
     def page_out(
-        self, life: Life, process: ProcessLife, keep_pages: int = 0, pages_max: int | None = None
+        self,
+        life: Life,
+        process: ProcessLife,
+        keep_pages: int = 0,
+        pages_max: int | None = None,
+        still: Callable[[], bool] = lambda: True,
     ) -> int:
-        """Page one process out, whatever was planned; returns the pages moved."""
+        """Page one process out if it is `still` to be done; returns the pages moved."""
         pid = process.member.pid
-        report = self.actions.page_out(pid, keep_pages, process.restless, pages_max)
-        # What came back before belongs to the time awake.
-        self.actions.refaults(pid)
-        seen = activity(pid)
-        with self.observer.lock:
-            partial = pages_max is not None and report.pages_moved >= pages_max
-            whole = not (partial or report.interrupted or report.pool_full)
-            process.left(self._clock(), report, seen, keep_pages, whole=whole)
-            life.cpu_s += report.elapsed_us / 1e6
-        return report.pages_moved
+        with self._left:
+            self._leaving_pids[pid] += 1
+            wakes = process.space.wakes if process.space else 0
+        try:
+            report = self.actions.page_out(pid, keep_pages, process.restless, pages_max, still)
+            if report is None:
+                return 0
+            if wakes > process.wakes_kept:
+                # The page out ended the wake: what was learned from it is complete now.
+                self.actions.keep_template(pid)
+                process.wakes_kept = wakes
+            # What came back before belongs to the time awake.
+            self.actions.refaults(pid)
+            seen = activity(pid)
+            with self.observer.lock:
+                partial = pages_max is not None and report.pages_moved >= pages_max
+                whole = not (partial or report.interrupted or report.pool_full)
+                process.left(self._clock(), report, seen, keep_pages, whole=whole)
+                life.cpu_s += report.elapsed_us / 1e6
+            return report.pages_moved
+        finally:
+            with self._left:
+                self._leaving_pids[pid] -= 1
+                self._left.notify_all()
+
+    def leaving(self, pids: Iterable[int]) -> list[int]:
+        """Those of some processes whose page out is being prepared or done."""
+        with self._left:
+            return [pid for pid in pids if self._leaving_pids[pid]]
+
+    def until_left(self, pids: Iterable[int]) -> None:
+        """Wait until the page outs of some processes are over; a wake ends each of them early."""
+        chosen = list(pids)
+        with self._left:
+            self._left.wait_for(lambda: not self.leaving(chosen), _LEFT_S_MAX)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             self._tick_now.clear()
             try:
                 self.tick()
-            except AgentZipError as error:
+            except (AgentZipError, OSError) as error:
                 _log.warning("a tick failed and is repeated: %s", error)
             except Exception:  # noqa: BLE001
                 # A bug with one sandbox must not end the looking after all others.
                 _log.exception("a bug: the tick failed")
             self._tick_now.wait(_TICK_S)
 
+    def _follow_storm(self, now: float) -> None:
+        """Let a storm of refaults cut what leaves; counted over a second, not over each tick."""
+        elapsed_s = now - self._stormed_at
+        if elapsed_s < _STORM_S_MIN:
+            return
+        new = self.observer.refaults - self._refaults
+        self._refaults += new
+        self._stormed_at = now
+        cores = os.cpu_count() or 1
+        rates = breakers.StormRates()
+        self._storm = breakers.after_tick(self._storm, new / elapsed_s, cores, rates)
+
     def _plan(self, now: float) -> planner.Plan:
         host, observer = self._host(), self.observer
-        candidates = self._candidates(now)
+        watermarks = observer.rules.planning.watermarks
+        worth = prices.Prices.of(host, watermarks, reclaiming=self._planner_state.reclaiming)
+        candidates = self._candidates(now, memory_has_price=worth.memory > 0)
         for _, processes in candidates:
             for process in processes:
                 if process.stay_pages is None:
                     process.stay_pages = self.actions.count_stay(process.member.pid)
+                if process.space is not None and process.space.learned_pages:
+                    process.learned_out = self.actions.learned_out(process.member.pid)
         with observer.lock:
             rules = observer.rules
-            worth = prices.Prices.of(host, rules.planning.watermarks, reclaiming=False)
             observer.processor_price = worth.processor
             states = tuple(
                 life.planned([process.member.pid for process in processes], now, rules.thresholds)
@@ -165,14 +223,23 @@ class Lifecycle:
                 self._note(leave, "leave", 0)
         return plan
 
-    def _candidates(self, now: float) -> list[tuple[Life, list[ProcessLife]]]:
+    def _candidates(
+        self, now: float, *, memory_has_price: bool
+    ) -> list[tuple[Life, list[ProcessLife]]]:
         """Sandboxes with those of their processes that have something that could leave."""
         found = []
         with self.observer.lock:
             for life in self.observer.lives.values():
                 if self.trimmer.is_trimming(life.sandbox.name):
                     continue
-                quiet = phases.quiet_processes(life.state, now, _QUIET_S)
+                # While memory costs nothing it is enough to say so when it is looked at.
+                if not memory_has_price and life.looked_at < self._planned_at:
+                    continue
+                if life.sandbox.frozen:
+                    self._note(_frozen(life), "leave", 0)
+                    continue
+                after_s = 0.0 if life.state.source == "hint" else _QUIET_S
+                quiet = phases.quiet_processes(life.state, now, after_s)
                 ready = [
                     process
                     for pid, process in life.processes.items()
@@ -180,10 +247,11 @@ class Lifecycle:
                 ]
                 if ready:
                     found.append((life, ready))
+        self._planned_at = now
         return found
 
     def _host(self) -> planner.Host:
-        stats = self._engine.stats()
+        stats = self._recent.stats()
         before, self._processor_times = self._processor_times, processors.processor_times()
         busy = processors.busy_share(before, self._processor_times)
         own_before, self._own_cpu_s = self._own_cpu_s, time.process_time()
@@ -203,25 +271,40 @@ class Lifecycle:
         )
 
     def _page_out_all(self, orders: Iterable[planner.PageOut]) -> None:
-        for order in orders:
-            with self.observer.lock:
-                life = self.observer.lives.get(order.sandbox)
-                process = life.processes.get(order.pid) if life else None
+        moved = [self._page_out_planned(order) for order in orders]
+        # What the plan left for later need not wait for the next second; what failed must.
+        if any(moved) and None not in moved:
+            self.hurry()
+
+    def _page_out_planned(self, order: planner.PageOut) -> int | None:
+        """Do one page out of a plan; returns the pages, None if it failed."""
+        with self.observer.lock:
+            life = self.observer.lives.get(order.sandbox)
+            process = life.processes.get(order.pid) if life else None
+        if self._stop.is_set() or life is None or process is None:
+            return 0
+        try:
+            self.observer.look_again(life, process)
+            pages = self.page_out(
+                life,
+                process,
+                order.keep_pages,
+                order.pages,
                 # It may have gone on meanwhile: what was planned holds no longer.
-                stale = life is None or life.pinned or life.state.phase in AWAKE
-            if self._stop.is_set():
-                return
-            if stale or life is None or process is None:
-                continue
-            try:
-                pages = self.page_out(life, process, order.keep_pages, order.pages)
-            except AgentZipError as error:
-                _log.info("page out of process %d was not done: %s", order.pid, error)
-                continue
-            with self.observer.lock:
-                self._note(order, "page_out", pages)
-        # What the plan left for later need not wait for the next second.
-        self.hurry()
+                lambda: not life.pinned and order.pid in life.state.quiet_since,
+            )
+            if not pages:
+                return 0
+        except AgentZipError as error:
+            _log.info("page out of process %d was not done: %s", order.pid, error)
+            return None
+        except Exception:  # noqa: BLE001
+            # As in a tick: one process is not to take the others' page outs along.
+            _log.exception("a bug: page out of process %d failed", order.pid)
+            return None
+        with self.observer.lock:
+            self._note(order, "page_out", pages)
+        return pages
 
     def _note(self, about: planner.PageOut | planner.Leave, action: str, pages: int) -> None:
         life = self.observer.lives.get(about.sandbox)
@@ -236,3 +319,10 @@ class Lifecycle:
                 reason=about.reason,
             )
             life.note(self._clock(), decision)
+
+
+def _frozen(life: Life) -> planner.Leave:
+    """What is told of a sandbox whose threads cannot be borrowed."""
+    pid = min(life.processes, default=0)
+    reason = "it is frozen: its pages can leave when it is thawed, or before it is frozen"
+    return planner.Leave(sandbox=life.sandbox.name, pid=pid, reason=reason)

@@ -36,6 +36,8 @@ How long a new process is read again at each look: it may still be about to beco
 and a container runtime takes a second to get from its own to that of the sandbox.
 """
 
+_UNREAD_SECONDS = 4.0
+"""How long the processes of a group that says what it said are not read one by one."""
 
 _Key = tuple[str, str, int]
 """Pattern of the rule, path of the control group, start time of the named process."""
@@ -126,6 +128,11 @@ class _Entry:
     sandbox: Sandbox
     inodes: frozenset[tuple[int, int]]
     processes: dict[int, _Process]
+    group: Group | None
+    read_at: float
+    """When its processes were read last."""
+    settled_at: float
+    """From then on none of them is about to become another program."""
 
 
 @dataclass(slots=True)
@@ -357,12 +364,15 @@ class Registry:
         changes: Changes,
     ) -> _Entry | None:
         """The sandbox that a claim makes; None if it has no processes."""
+        if former is not None and _is_left_unread(claim, former, now):
+            return former
         known = {} if former is None else former.processes
         kept, fresh = self._sorted_out(claim, known, now)
         if not kept and not fresh:
             return None
         group, rule = claim.group, claim.rule
         if former is not None and not fresh and _as_before(claim, former, kept):
+            former.group, former.read_at = claim.group, now
             return former
         if former is None:
             name = rule.sandbox_name if group is None else _name_of(group.path, names)
@@ -399,7 +409,8 @@ class Registry:
             sandbox = replace(
                 former.sandbox, rule=rule, members=members, frozen=frozen, refused=refused
             )
-        return _Entry(sandbox, inodes, kept)
+        settled_at = max(one.seen for one in kept.values()) + _SETTLE_SECONDS
+        return _Entry(sandbox, inodes, kept, group, now, settled_at)
 
     def _sorted_out(
         self, claim: _Claim, known: dict[int, _Process], now: float
@@ -437,6 +448,23 @@ class Registry:
         if member.command != info.command and not info.command.startswith("["):
             member = replace(member, command=info.command)
         return _Process(member, mark, process.seen, gvisor.holds_sandbox(info, self._root))
+
+
+def _is_left_unread(claim: _Claim, former: _Entry, now: float) -> bool:
+    """
+    Whether a sandbox is taken to be as it was, because its group says what it said.
+
+    Only a pid that ended and was handed out again *in the same group* goes unseen by that, for
+    `_UNREAD_SECONDS` at most: it cannot mix two sandboxes.
+    """
+    return (
+        claim.group is not None
+        and claim.group is former.group
+        and claim.rule is former.sandbox.rule
+        and former.settled_at < now < former.read_at + _UNREAD_SECONDS
+        and len(claim.pids) == len(former.processes)
+        and all(pid in former.processes for pid in claim.pids)
+    )
 
 
 def _as_before(claim: _Claim, former: _Entry, kept: dict[int, _Process]) -> bool:

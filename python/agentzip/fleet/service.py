@@ -19,8 +19,8 @@ from agentzip.fleet.registry import Registry
 from agentzip.fleet.scopes import Rule, Scopes
 from agentzip.fleet.trimmer import is_worth_it
 from agentzip.host import memory
-from agentzip.policy import breakers, phases
-from agentzip.sandboxes import PHASES, Decision, HintReport, SandboxStatus, ScopeStatus
+from agentzip.policy import breakers
+from agentzip.sandboxes import PHASES, WAITS, Decision, HintReport, SandboxStatus, ScopeStatus
 
 __all__ = ["FleetService"]
 
@@ -89,20 +89,18 @@ class FleetService:
         began = time.perf_counter()
         life = self._observer.life(sandbox)
         _log.debug("%s says that sandbox %s is %s", source, sandbox, phase)
-        with self._observer.lock:
-            former, was_waiting = life.state.phase, life.waiting
-            life.state = phases.apply_hint(
-                life.state, phases.Hint(phase=phase, at=self._clock(), expect_s=expect_s)
-            )
-            wakes = was_waiting and not life.waiting and phase == "running"
-            life.announced = life.announced or wakes
-            if is_worth_it(phase, expect_s):
+        former, wait_is_over = self._observer.heard(life, phase, expect_s)
+        wakes = wait_is_over and phase == "running"
+        if is_worth_it(phase, expect_s):
+            with self._observer.lock:
                 self._lifecycle.trimmer.consider(life)
         pages_in = 0
         if wakes:
+            life.announced = True
             pages_in = self._wake(life)
+        if wait_is_over:
             self._observer.wait_ended(life)
-        elif life.waiting or phase in {"finishing", "done"}:
+        if phase in WAITS or phase in {"finishing", "done"}:
             self._lifecycle.hurry()
         elapsed_us = (time.perf_counter() - began) * 1e6
         if wakes:
@@ -152,6 +150,8 @@ class FleetService:
         with self._observer.lock:
             life.pinned = pinned
         if pinned:
+            # What was decided before may still be leaving.
+            self._lifecycle.until_left(self._attached(life))
             self.page_in(sandbox)
 
     def scopes(self) -> list[ScopeStatus]:
@@ -187,12 +187,20 @@ class FleetService:
     def _wake(self, life: Life) -> int:
         """Bring the working sets of a sandbox home, when there is room; returns the pages."""
         with self._observer.lock:
-            spaces = [p.space for p in life.processes.values() if p.attached and p.space]
-            pages = sum(min(space.learned_pages, space.pages_out) for space in spaces)
-        with self._admitted(life.sandbox.name, pages) as granted:
-            reports = self._actions.wake(self._attached(life), granted)
-        for report in reports:
-            self._actions.keep_template(report.pid)
+            # Not what is out: the last look may have been before the last page out.
+            wanted = {
+                pid: process.space.learned_pages if process.space else 0
+                for pid, process in life.processes.items()
+                if process.attached
+            }
+        with self._admitted(life.sandbox.name, sum(wanted.values())) as granted:
+            orders = _shared_out(wanted, granted)
+            # A page out that was decided before the hint may begin behind the wake, and end it.
+            late = self._lifecycle.leaving(orders)
+            reports = self._actions.wake(orders)
+            if late:
+                self._lifecycle.until_left(late)
+                reports += self._actions.wake({pid: orders[pid] for pid in late})
         return sum(report.pages_in for report in reports)
 
     @contextlib.contextmanager
@@ -221,3 +229,14 @@ class FleetService:
             if (admitted.sandbox, admitted.since) == (wake.sandbox, wake.since):
                 return admitted.pages
         return 0
+
+
+def _shared_out(wanted: dict[int, int], granted: int) -> dict[int, int | None]:
+    """How many pages each process may have of those granted; None where all may come."""
+    if granted >= sum(wanted.values()):
+        return dict.fromkeys(wanted)
+    orders: dict[int, int | None] = {}
+    for pid, pages in wanted.items():
+        orders[pid] = min(pages, granted)
+        granted -= min(pages, granted)
+    return orders

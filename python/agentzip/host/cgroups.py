@@ -10,16 +10,17 @@ A *selected* group is the topmost one on its path that a pattern chooses, with a
 hybrid layout the same path in both hierarchies is one group.
 
 The host is looked at anew each time, since the kernel tells nobody of a new process in a group.  A
-look costs one `stat` for each group of the host, one read for each group of a sandbox and one more
-where processes are.  Directories are listed only when they have changed: the link count of one
-tells how many are in it, so if those that are known are as many and all are still there, there is
-no other.
+look costs one `stat` for each group of the host and one read for each group of a sandbox; which of
+them were frozen or thawed meanwhile the kernel tells of all at once.  Directories are listed only
+when they have changed: the link count of one tells how many are in it, so if those that are known
+are as many and all are still there, there is no other.
 """
 
 import errno
 import os
 import re
 import resource
+import select
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -151,6 +152,7 @@ class Cgroups:
         """
         places: dict[str, list[_Place]] = {}
         for number, tree in enumerate(self._trees):
+            tree.take_events()
             for choice, node in tree.selected(choose):
                 places.setdefault(node.path, []).append(_Place(number, tree, node, choice))
         contents = self._contents(places)
@@ -224,7 +226,7 @@ class Cgroups:
 
     def _is_frozen(self, tree: "_Tree", node: "_Node", older: bool) -> bool:
         try:
-            if tree.version == 2 and b"frozen 1" in tree.read(node, "cgroup.events"):
+            if tree.version == 2 and tree.is_frozen(node):
                 return True
             if older and self._freezer is not None:
                 return _read(f"{self._freezer.mount}/{node.path}/freezer.state") == b"FROZEN\n"
@@ -289,6 +291,8 @@ class _Node:
     inode: int
     children: list["_Node"] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
+    frozen: bool | None = None
+    """As its `cgroup.events` said; None if that was not read, or has changed since."""
 
 
 class _Tree:
@@ -301,6 +305,29 @@ class _Tree:
         # what it said before, as the kernel keeps a list for a second after each read.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._room = limit // _DESCRIPTORS_PART if hierarchy.version == 2 else 0
+        # The kernel says of an open `cgroup.events` whether it changed since it was read.
+        self._events = select.poll()
+        self._watched: dict[int, _Node] = {}
+
+    def take_events(self) -> None:
+        """Forget what is known of groups whose events have changed since the last look."""
+        if self._watched:
+            for descriptor, _ in self._events.poll(0):
+                self._watched[descriptor].frozen = None
+
+    def is_frozen(self, node: _Node) -> bool:
+        """Whether none of a v2 group's processes can run; raises OSError if it has gone."""
+        if node.frozen is not None:
+            return node.frozen
+        frozen = b"frozen 1" in self.read(node, "cgroup.events")
+        descriptor = node.files.get("cgroup.events")
+        # Plain files, of which a test's host is made, have a size and tell of no change.
+        if descriptor is not None and not os.fstat(descriptor).st_size:
+            if descriptor not in self._watched:
+                self._events.register(descriptor, select.POLLPRI)
+                self._watched[descriptor] = node
+            node.frozen = frozen
+        return frozen
 
     def selected(self, choose: Callable[[str], int | None]) -> list[tuple[int, _Node]]:
         """Each topmost group that is chosen, with the choice."""
@@ -400,8 +427,10 @@ class _Tree:
             self._forget(child)
         self._room += len(node.files)
         for descriptor in node.files.values():
+            if self._watched.pop(descriptor, None) is not None:
+                self._events.unregister(descriptor)
             os.close(descriptor)
-        node.files = {}
+        node.files, node.frozen = {}, None
 
 
 def _directories(place: str) -> list[str]:

@@ -1,5 +1,5 @@
 """
-Control groups of the daemon and of its keeper.
+Control groups of single processes: the daemon's, its keeper's, and a target's that may be frozen.
 
 Who ends a service often ends whatever is in its group, so a keeper that shares the daemon's group
 dies with it, and every page that is out is lost.  The daemon therefore puts its keeper into a group
@@ -15,9 +15,11 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from agentzip.errors import TargetBusy
+from agentzip.host.cgroups import Hierarchy, hierarchies
 from agentzip.host.memory import ROOT
 
-__all__ = ["KeeperGroup", "group_of", "unified_mount"]
+__all__ = ["KeeperGroup", "group_of", "is_frozen", "refuse_frozen", "unified_mount"]
 
 _EMPTY_SECONDS = 1.0
 """How long a group may still count a process that has just ended."""
@@ -30,6 +32,44 @@ def group_of(pid: int, root: Path = ROOT) -> str | None:
             if line.startswith("0::"):
                 return line[3:]
     return None
+
+
+def is_frozen(pid: int, root: Path = ROOT) -> bool:
+    """
+    Whether a process cannot run because its group, or one above, is frozen.
+
+    What borrows a thread of such a process waits until somebody thaws it.
+    """
+    with suppress(OSError):
+        lines = (root / "proc" / str(pid) / "cgroup").read_text().splitlines()
+        groups = [line.split(":", 2) for line in lines]
+        return any(
+            _says_frozen(hierarchy, *group) for hierarchy in hierarchies(root) for group in groups
+        )
+    return False
+
+
+def _says_frozen(hierarchy: Hierarchy, number: str, controllers: str, path: str) -> bool:
+    """Whether one line of a process's groups names a frozen one in this hierarchy."""
+    folder = Path(hierarchy.mount) / path.lstrip("/")
+    with suppress(OSError):
+        if hierarchy.version == 2 and number == "0":
+            return "frozen 1" in (folder / "cgroup.events").read_text()
+        if "freezer" in hierarchy.controllers & set(controllers.split(",")):
+            # On its way there counts as well: FREEZING.
+            return (folder / "freezer.state").read_text().startswith("FR")
+    return False
+
+
+def refuse_frozen(pid: int, root: Path = ROOT) -> None:
+    """
+    Refuse what needs a thread of a process that cannot run.
+
+    Raises:
+        TargetBusy: its control group is frozen.
+    """
+    if is_frozen(pid, root):
+        raise TargetBusy(f"process {pid} is frozen: none of its threads can be borrowed")
 
 
 def unified_mount(root: Path) -> Path | None:

@@ -214,7 +214,7 @@ def advance(state: PhaseState, reading: Reading) -> PhaseState:
     if reading.frozen:
         return _advance_frozen(seen)
     if state.frozen:
-        thawed = replace(seen, frozen=False)
+        thawed = replace(seen, frozen=False, processes=_awake(seen.processes, reading.at))
         return _enter(thawed, "running", reading.at, "seen") if state.phase in WAITS else thawed
     return _advance_seen(seen, back=not state.processes)
 
@@ -227,12 +227,43 @@ def apply_hint(state: PhaseState, hint: Hint) -> PhaseState:
     with that phase; its expected length counts from the hint.
     """
     at = max(hint.at, state.since)
+    state = replace(state, processes=_told(state.processes, hint.phase, at))
     same = hint.phase == state.phase
     refines = state.source == "seen" and state.phase in WAITS and hint.phase in WAITS
     if same or refines:
         expected = None if hint.expect_s is None else at - state.since + hint.expect_s
         return replace(state, phase=hint.phase, source="hint", expected_s=expected)
     return _enter(state, hint.phase, at, "hint", hint.expect_s)
+
+
+def _told(
+    processes: Mapping[int, ProcessState], phase: str, at: float
+) -> Mapping[int, ProcessState]:
+    """
+    The processes after a hint: what they did before it says nothing of what they do now.
+
+    A tool's wait is different: the tool works, and which process it is was not said.
+    """
+    if phase in ("waiting_model", "waiting_user"):
+        return {
+            pid: replace(
+                process,
+                quiet_since=at if process.quiet_since is None else process.quiet_since,
+                worked=(False,),
+            )
+            for pid, process in processes.items()
+        }
+    if phase in ("starting", "running"):
+        return _awake(processes, at)
+    return processes
+
+
+def _awake(processes: Mapping[int, ProcessState], at: float) -> Mapping[int, ProcessState]:
+    """All of them are about to work: however long they were quiet, they are not any more."""
+    return {
+        pid: replace(process, quiet_since=None, worked=(), busy_until=at)
+        for pid, process in processes.items()
+    }
 
 
 def expected_rest_s(state: PhaseState, now: float) -> float:

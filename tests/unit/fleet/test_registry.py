@@ -102,6 +102,25 @@ def test_a_pid_that_names_another_process_is_another_member(stage: Stage) -> Non
     assert before[0].start_time < stage.registry.sandboxes()[0].members[0].start_time
 
 
+def test_a_group_that_says_what_it_said_is_not_read_each_time(stage: Stage) -> None:
+    """A pid used again in the very same group is seen some seconds later, once all are settled."""
+    _start(stage, 11)
+    stage.host.group("agent-1", 11)
+    stage.look()
+    stage.look(6.0)
+    _start(stage, 11)
+    assert ([], [], [], []) == stage.look(1.0)
+    assert ([], [], [11], [11]) == stage.look(4.0)
+    # One that is new in the group is seen at once, and so is one that left it.
+    stage.look(6.0)
+    stage.look(1.0)
+    _start(stage, 12)
+    stage.host.group("agent-1", 11, 12)
+    assert ([], [], [12], []) == stage.look(1.0)
+    stage.host.group("agent-1", 12)
+    assert ([], [], [], [11]) == stage.look(1.0)
+
+
 def test_a_pid_used_again_elsewhere_is_nobody_s(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,9 +230,10 @@ def test_what_trims_itself_is_not_planned_for(
             lifecycle.observer.observe()
             if second == 10:
                 runner.service.hint("box", "waiting_user")
-        planned = [life.sandbox.name for life, _ in lifecycle._candidates(now)]
+        candidates = lifecycle._candidates(now, memory_has_price=True)
+        planned = [life.sandbox.name for life, _ in candidates]
         monkeypatch.setattr(lifecycle.trimmer, "is_trimming", lambda name: name == "box")
-        spared = lifecycle._candidates(now)
+        spared = lifecycle._candidates(now, memory_has_price=True)
         runner.stop()
         child.kill()
 

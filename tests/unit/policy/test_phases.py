@@ -150,9 +150,35 @@ def test_a_tool_that_takes_little_is_not_taken_for_a_tick() -> None:
         state = apply_hint(state, Hint("waiting_tool", state.at, 30))
         for _ in range(10):
             state = advance(state, look(state.at + 1, IDLE, (0.2, 0)))
+        assert {1} == quiet_processes(state, state.at, 0.0)
         state = apply_hint(state, Hint("running", state.at, None))
 
-    assert {1} == quiet_processes(state, state.at, 0.0)
+
+def test_a_hint_says_what_the_processes_do_from_now_on() -> None:
+    """Who worked until it said that it waits is quiet; who slept until it wakes is not."""
+    busy = follow(running(), [BUSY] * 3)
+    waits = apply_hint(busy, Hint("waiting_model", busy.at, 60))
+    assert {1} == quiet_processes(waits, busy.at, 0.0)
+    assert set() == quiet_processes(
+        apply_hint(busy, Hint("waiting_tool", busy.at, 60)), busy.at, 0.0
+    )
+    quiet = follow(waits, [IDLE] * 30)
+    woken = apply_hint(quiet, Hint("running", quiet.at, None))
+    assert set() == quiet_processes(woken, quiet.at, 0.0)
+    seen = follow(woken, [IDLE])
+    assert set() == quiet_processes(seen, seen.at, 1.5)
+
+
+def test_thawed_processes_are_not_quiet_for_as_long_as_they_were_frozen() -> None:
+    """What comes home for them must not leave again at once."""
+    frozen = running()
+    for _ in range(30):
+        frozen = advance(frozen, look(frozen.at + 1, IDLE, frozen=True))
+    assert {1} == quiet_processes(frozen, frozen.at, 20.0)
+    thawed = advance(frozen, look(frozen.at + 1, IDLE))
+
+    assert "running" == thawed.phase
+    assert set() == quiet_processes(thawed, thawed.at, 0.0)
 
 
 def test_a_level_does_not_creep_up_by_itself() -> None:

@@ -65,9 +65,12 @@ def test_a_hint_is_acted_on_with_the_first_quiet_look() -> None:
     """An announced minute pays at once; an announced half second never does."""
     (*_, state) = looks(begin(0.0), [0.9] * 12 + [0.0] * 2, Random(1))
     state = apply_hint(state, Hint("running", 14.0, None))
+    long = apply_hint(state, Hint("waiting_model", 14.0, 60.0))
+    short = apply_hint(state, Hint("waiting_model", 14.0, 0.5))
+    ((after_long,), (after_short,)) = (looks(told, [0.0], Random(1)) for told in (long, short))
 
-    assert decide(apply_hint(state, Hint("waiting_model", 14.0, 60.0))).page_outs
-    assert () == decide(apply_hint(state, Hint("waiting_model", 14.0, 0.5))).page_outs
+    assert decide(after_long).page_outs
+    assert () == decide(after_short).page_outs
 
 
 def test_an_agent_of_regular_turns_is_paged_out_once_its_waits_are_known() -> None:
