@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 BIN := .venv/bin
-EXTRAS := demo,chromium,metrics,top,test,dev
+EXTRAS := demo,chromium,metrics,top,bench,test,dev
 MATURIN := 'maturin>=1.16,<2'
 RUST_SOURCES := $(shell find Cargo.toml $(wildcard Cargo.lock) rust \
 	-name '*.rs' -o -name '*.toml' -o -name 'Cargo.lock' -o -name '*.c' -o -name '*.h')
