@@ -23,6 +23,9 @@ _WAKES_KEPT = 256
 _RESTLESS_RANGES_MAX = 4096
 """Bound of what is kept of the pages that a process touches while it waits."""
 
+_RESTLESS_WAITS = 4
+"""Pages that were touched during a wait stay for so many more."""
+
 _RATIO_UNKNOWN = 3.0
 """Expected of pages before any of the process were encoded: the least that `bench encode` shows of
 any workload with the default codec, rounded down."""
@@ -89,8 +92,8 @@ class ProcessLife:
     encoded_bytes: int = 0
     back_soon: int = 0
     """Of them, those that came back within the warm threshold."""
-    restless: Ranges = field(default_factory=list)
-    """What it touched while it waited: the next page out leaves it."""
+    restless_until: dict[tuple[int, int], int] = field(default_factory=dict)
+    """What it touched while it waited, and up to which of its waits that stays; oldest first."""
 
     def look(self, activity: Activity, now: float) -> None:
         """Take in what the process does, and what it did since the measurement began."""
@@ -156,12 +159,24 @@ class ProcessLife:
         )
         self.out_pages = self.back_soon = 0
         self.waits_out += 1
+        # What stays does not come back, so only letting it go shows whether it is still touched.
+        self.restless_until = {
+            pages: last for pages, last in self.restless_until.items() if last >= self.waits_out
+        }
         return cycle
+
+    @property
+    def restless(self) -> Ranges:
+        """What it touched while it waited: the next page out leaves it."""
+        return list(self.restless_until)
 
     def add_restless(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Remember pages that were touched during a wait; the oldest are forgotten first."""
-        merged = dict.fromkeys([*self.restless, *ranges])
-        self.restless = list(merged)[-_RESTLESS_RANGES_MAX:]
+        for pages in ranges:
+            self.restless_until.pop(pages, None)
+            self.restless_until[pages] = self.waits_out + _RESTLESS_WAITS
+        for pages in self.restless[:-_RESTLESS_RANGES_MAX]:
+            del self.restless_until[pages]
 
     @property
     def asleep(self) -> bool:

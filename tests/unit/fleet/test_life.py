@@ -149,6 +149,21 @@ def test_restless_ranges_have_a_bound_and_the_oldest_go_first() -> None:
     assert 1 == process.restless.count((8192, 12288))
 
 
+def test_restless_pages_stay_for_some_waits_and_then_have_to_show_it_again() -> None:
+    """Waits in which nothing left do not count."""
+    process = ProcessLife(_member(1))
+    process.add_restless([(0, 4096)])
+    for wait in range(4):
+        assert [(0, 4096)] == process.restless
+        process.wait_over(wait)
+        process.left(wait, _report(10), _seen(), 0, whole=True)
+        process.wait_over(wait + 0.5)
+    assert [(0, 4096)] == process.restless
+    process.left(9.0, _report(10), _seen(), 0, whole=True)
+    process.wait_over(9.5)
+    assert [] == process.restless
+
+
 def test_the_planner_sees_working_set_rest_and_restless_apart() -> None:
     """What of the learned set is out is not here to leave."""
     life = _life(_member(1))
