@@ -231,7 +231,7 @@ def ksm_items(pid: int) -> int:
     except OSError:
         return 0
     fields = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) == 2)
-    return int(fields.get("ksmksm_items", 0))
+    return int(fields.get("ksm_rmap_items", 0))
 
 
 def ksmd_seconds() -> float:
