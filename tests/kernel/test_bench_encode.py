@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agentzip.bench.encode import EncodePlan, run_encode, to_json
+from agentzip.bench.encode import EncodePlan, kernel_ways, run_encode, to_json
 from agentzip.host import processes
 from agentzip.selftest.conditions import wait_until
 
@@ -91,6 +91,18 @@ def test_other_workloads_come_home_as_they_were(kind: str) -> None:
 
     assert 0 == result.results_wrong
     assert result.workloads[0].encodings[0].page_ratio > 1.5
+
+
+def test_ksm_is_measured_where_the_kernel_has_it() -> None:
+    """On the same processes; it keeps books of their pages, and nothing stays merged."""
+    if reason := kernel_ways.ksm_why_not():
+        pytest.skip(reason)
+    result = run_encode(EncodePlan(("json",), ("ksm",), sandboxes=2, size=0.1, steps=2))
+
+    assert {} == result.workloads[0].skipped
+    assert 0 == result.results_wrong
+    assert result.workloads[0].encodings[0].page_ratio >= 1.0
+    assert "" == kernel_ways.ksm_why_not()
 
 
 def test_an_end_by_signal_leaves_nothing(folder: Path) -> None:

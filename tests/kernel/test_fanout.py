@@ -105,7 +105,7 @@ def test_zram_takes_its_turn_and_is_given_back(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_however_the_bench_ends_nothing_is_left(folder: Path, end: signal.Signals) -> None:
     """In the middle of turns with pages out; a killed bench is cleaned up after by its custody."""
     _small("encode")

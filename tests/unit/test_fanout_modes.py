@@ -212,7 +212,9 @@ def test_the_daemon_hears_of_waits_and_wakes(
 
     config = json.loads((tmp_path / "config.yaml").read_text())
     assert [{"cgroup": "bench/agent-sandbox-*.slice"}] == config["scopes"]
-    assert {"latency_target": "20ms"} == config["policy"]
+    assert "20ms" == config["policy"]["latency_target"]
+    # Whatever memory the host has: with the defaults nothing would leave.
+    assert config["policy"]["watermarks"]["start"] <= 2
     assert [("agent-3", "waiting_model", 7.0), ("agent-3", "running", None)] == _FakeClient.heard
     assert (1, 0) == (notes["daemon_kills"], notes["hints_lost"])
     # Of the daemon that was killed, and of the one that goes on.

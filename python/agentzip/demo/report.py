@@ -29,6 +29,8 @@ class DemoResult:
     """The tool call before the page out, per agent."""
     wake_ms: list[float]
     """The same tool call right after waking, per agent."""
+    announced_wake_ms: list[float]
+    """The same with the wake announced, the prefetch of what the first one needed included."""
     page_out_seconds: float
     page_out_again_seconds: float
     page_in_seconds: float
@@ -63,6 +65,7 @@ class DemoResult:
             },
             "tool_ms": _spread(self.tool_ms),
             "wake_ms": _spread(self.wake_ms),
+            "announced_wake_ms": _spread(self.announced_wake_ms),
             "page_out_seconds": self.page_out_seconds,
             "page_out_again_seconds": self.page_out_again_seconds,
             "page_in_seconds": self.page_in_seconds,
@@ -105,6 +108,7 @@ def print_report(result: DemoResult, console: Console) -> None:
     table.add_row("page fault", *_latency(result.fault))
     table.add_row("tool call before", *_milliseconds(result.tool_ms))
     table.add_row("tool call on waking", *_milliseconds(result.wake_ms))
+    table.add_row("the same, announced", *_milliseconds(result.announced_wake_ms))
     table.add_section()
     table.add_row("pages verified", str(result.pages_verified), "left, came home, equal")
     table.add_row("pages wrong", str(result.pages_wrong), "")

@@ -14,7 +14,7 @@ from agentzip.model import Latency
 NEEDED = {
     *("sandboxes", "baseline_rss_bytes", "baseline_pss_bytes", "after_pss_bytes", "pool_bytes"),
     *("overhead_bytes", "ratio", "ratio_pss", "host_gain_bytes", "stop_us", "fault_us"),
-    *("wake_ms", "pages_verified", "pages_wrong"),
+    *("wake_ms", "announced_wake_ms", "pages_verified", "pages_wrong"),
 }
 
 
@@ -39,6 +39,7 @@ def result() -> DemoResult:
         fault=latency,
         tool_ms=[10.0, 12.0],
         wake_ms=[20.0, 30.0],
+        announced_wake_ms=[12.0, 14.0],
         page_out_seconds=1.0,
         page_out_again_seconds=0.1,
         page_in_seconds=0.5,
@@ -57,6 +58,7 @@ def test_the_object_has_every_promised_figure(result: DemoResult) -> None:
     assert {"p50": 1.0, "p99": 2.0, "max": 3.0} == figures["stop_us"]
     assert {"p50": 1.0, "p99": 2.0, "count": 5} == figures["fault_us"]
     assert {"p50": 20.0, "p99": 30.0} == figures["wake_ms"]
+    assert {"p50": 12.0, "p99": 14.0} == figures["announced_wake_ms"]
 
 
 def test_the_figures_of_the_object_add_up(result: DemoResult) -> None:
