@@ -12,21 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from agentzip.errors import AgentZipError, InvalidSetting
+from agentzip.errors import AgentZipError
 from agentzip.fleet.life import Life
 from agentzip.fleet.lifecycle import Lifecycle
 from agentzip.fleet.registry import Registry
 from agentzip.fleet.scopes import Rule, Scopes
 from agentzip.fleet.trimmer import is_worth_it
+from agentzip.hints import expected_seconds, known_phase
 from agentzip.host import memory
 from agentzip.policy import breakers
-from agentzip.sandboxes import PHASES, WAITS, Decision, HintReport, SandboxStatus, ScopeStatus
+from agentzip.sandboxes import WAITS, Decision, HintReport, SandboxStatus, ScopeStatus
 
 __all__ = ["FleetService"]
 
 _log = logging.getLogger(__name__)
-
-_EXPECT_S_MAX = 7 * 86400.0
 
 _ADMISSION_S_MAX = 5.0
 """A wake waits so long for memory at most; then it goes on page by page, as faults ask."""
@@ -78,14 +77,7 @@ class FleetService:
         self, sandbox: str, phase: str, expect_s: float | None = None, source: str = "cli"
     ) -> HintReport:
         """Say where a sandbox is in its life; see `sandboxes.Fleet`."""
-        if phase not in PHASES:
-            raise InvalidSetting(
-                f"phase is not known: {phase!r}", f"choose one of {', '.join(PHASES)}"
-            )
-        if expect_s is not None and not 0 <= expect_s <= _EXPECT_S_MAX:
-            raise InvalidSetting(
-                f"expect is out of range: {expect_s} s", "give a time from 0s to 168h"
-            )
+        phase, expect_s = known_phase(phase), expected_seconds(expect_s)
         began = time.perf_counter()
         life = self._observer.life(sandbox)
         _log.debug("%s says that sandbox %s is %s", source, sandbox, phase)
