@@ -152,9 +152,10 @@ class SpaceStatus:
     """Learned pages brought by wakes; precision x these are hits."""
     pages_spared: int
     pages_spared_touched: int
-    """Of the pages left to fault, those that did; their part is precision, 1 minus it waste."""
+    """What the pages left to fault, and of them those that did, stand for: precision is their
+    quotient, waste is 1 minus it."""
     pages_missed: int
-    """Faults in a wake outside the learned set; the hit rate is hits / (hits + these)."""
+    """Faults in a wake on what it did not mean to bring; hit rate = hits / (hits + these)."""
     pages_late: int
     """Learned pages that were touched before a wake had brought them."""
     pages_windowed: int
@@ -170,6 +171,7 @@ class WakeReport:
 
     pid: int
     pages_in: int
+    pages_following: int
     pages_present: int
     """Learned pages that were home already."""
     pages_spared: int
@@ -468,11 +470,13 @@ class Engine:
     def page_in(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> PageInReport:
         """Bring pages home; raises NotAttached, TargetGone, NotEnoughMemory."""
 
-    def wake(self, pid: int, *, pages_max: int | None = None) -> WakeReport:
+    def wake(
+        self, pid: int, *, pages_max: int | None = None, first: int | None = None
+    ) -> WakeReport:
         """
         Announce that a sandbox wakes: bring what it has learned to need, at most `pages_max`.
 
-        Waits for a page out in progress, and ends early for the next operation on the target.
+        Returns when the `first` needed pages are home; the others follow while it runs.  Waits for a page out in progress, and ends early for the next operation on the target.
 
         Raises:
             NotAttached, TargetGone.

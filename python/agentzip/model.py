@@ -206,6 +206,7 @@ class WakeReport:
 
     pid: int
     pages_in: int
+    pages_following: int
     pages_present: int
     pages_spared: int
     pages_lost: int

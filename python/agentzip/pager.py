@@ -52,8 +52,14 @@ class Pager(Protocol):
     def page_in_space(self, space_id: int) -> model.PageInReport:
         """Bring home all pages of one space, for forked children."""
 
-    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
-        """Announce that a sandbox wakes: what it has learned to need comes home now."""
+    def wake(
+        self, pid: int, *, pages_max: int | None = None, first: int | None = None
+    ) -> model.WakeReport:
+        """
+        Announce that a sandbox wakes: what it has learned to need comes home.
+
+        Returns when the `first` needed pages are there; the others follow while it runs.
+        """
 
     def set_prefetch(
         self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
@@ -198,8 +204,10 @@ class _NativePager:
     def page_in_space(self, space_id: int) -> model.PageInReport:
         return model.from_object(model.PageInReport, self._engine.page_in_space(space_id))
 
-    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
-        report = self._engine.wake(pid, pages_max=pages_max)
+    def wake(
+        self, pid: int, *, pages_max: int | None = None, first: int | None = None
+    ) -> model.WakeReport:
+        report = self._engine.wake(pid, pages_max=pages_max, first=first)
         return model.from_object(model.WakeReport, report)
 
     def set_prefetch(

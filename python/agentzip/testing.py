@@ -1,9 +1,8 @@
 """
 A fake engine, public: for the unit tests of this package and of programs built on it.
 
-`FakeEngine` satisfies the `Pager` protocol and keeps its rules (one attach per process, nothing
-without an attach, no close while spaces remain) but touches no process: a target is a number of
-pages that are home or out.  It has no clock and no threads; durations are constants.
+`FakeEngine` keeps the rules of the `Pager` protocol (one attach per process, nothing without one)
+but touches no process: a target is a number of pages, home or out; durations are constants.
 """
 
 import threading
@@ -176,19 +175,21 @@ class FakeEngine:
                 del self.children[space_id]
             return report
 
-    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
+    def wake(
+        self, pid: int, *, pages_max: int | None = None, first: int | None = None
+    ) -> model.WakeReport:
         """Count the learned pages as home, and learn those that are needed."""
         with self._lock:
             self.calls.append(("wake", pid))
             target = self._managed(pid)
-            wanted = target.learned_pages if pages_max is None else pages_max
+            wanted = target.pages if pages_max is None else pages_max
             brought = min(wanted, target.learned_pages, target.pages_out)
             present = min(target.learned_pages, target.pages) - brought
             target.pages_out -= brought
             target.pages_prefetched += brought
             target.wakes += 1
             target.learned_pages = max(target.learned_pages, target.pages_needed)
-            return model.WakeReport(pid, brought, present, 0, 0, 2.0 * brought)
+            return model.WakeReport(pid, brought, 0, present, 0, 0, 2.0 * brought)
 
     def set_prefetch(
         self, pid: int, *, replay: bool, window_min: int = 16, window_max: int = 0
@@ -241,8 +242,7 @@ class FakeEngine:
             if target.detach_error is not None:
                 raise target.detach_error
             report = self._bring_home(target)
-            complete = report.pages_out == 0
-            if complete:
+            if complete := report.pages_out == 0:
                 del self.attached[pid]
             return model.DetachReport(
                 pid, report.pages_in, report.pages_out, complete, report.elapsed_us, 150.0

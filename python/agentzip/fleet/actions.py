@@ -26,6 +26,7 @@ from agentzip.fleet.registry import Member
 from agentzip.host import kinship
 from agentzip.host.groups import refuse_frozen
 from agentzip.pager import Pager
+from agentzip.policy import prefetch
 
 __all__ = ["Actions"]
 
@@ -162,6 +163,8 @@ class Actions:
         """
         Bring the working sets of processes home, side by side; those that have gone are left.
 
+        What is needed first is home when this returns; the rest stays ahead of the process.
+
         Args:
             orders: By pid, how many pages at most; None for the whole set.
         """
@@ -247,7 +250,7 @@ class Actions:
 
     def _wake_one(self, pid: int, pages_max: int | None) -> model.WakeReport | None:
         try:
-            return self._engine.wake(pid, pages_max=pages_max)
+            return self._engine.wake(pid, pages_max=pages_max, first=prefetch.HEAD_PAGES)
         except _GONE:
             return None
         except AgentZipError as error:

@@ -193,7 +193,7 @@ class FleetService:
             if late:
                 self._lifecycle.until_left(late)
                 reports += self._actions.wake({pid: orders[pid] for pid in late})
-        return sum(report.pages_in for report in reports)
+        return sum(report.pages_in + report.pages_following for report in reports)
 
     @contextlib.contextmanager
     def _admitted(self, name: str, pages: int) -> Iterator[int]:

@@ -1,14 +1,18 @@
 """
 How well prefetch does, told honestly.
 
-Pages that were brought home cannot show whether the wake would have touched them.  So a small
-random sample of the learned set is spared: it stays out, and the faults on it say which part of
-the set was needed.
+Pages that were brought home cannot show whether the wake would have touched them.  So a random
+sample of the learned set is spared: it stays out, and the faults on it say which part of the set
+was needed.  Some pages are spared more often than others, so each counts for those it stands for.
 """
 
 from typing import NamedTuple
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["HEAD_PAGES", "Estimate", "estimate"]
+
+HEAD_PAGES = 1024
+"""Of a learned set, the pages that are home before an announced wake goes on: some milliseconds.
+The rest is brought in the order of need while the sandbox runs, faster than it can touch it."""
 
 
 class Estimate(NamedTuple):
@@ -27,10 +31,10 @@ def estimate(spared: int, spared_touched: int, prefetched: int, missed: int) -> 
     Spared pages are left out of both shares: they were kept out on purpose.
 
     Args:
-        spared: Pages of the learned set that were left out as a sample.
-        spared_touched: Of them, those that the wake touched.
+        spared: What the pages that were left out as a sample stand for.
+        spared_touched: The same of those of them that the wake touched.
         prefetched: Pages brought home.
-        missed: Pages that the wake needed and the learned set did not hold.
+        missed: Pages that the wake needed and that were not to be brought.
     """
     if prefetched <= 0:
         return Estimate(0.0 if missed > 0 else None, None)

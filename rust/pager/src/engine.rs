@@ -239,12 +239,19 @@ impl Engine {
         Ok(report)
     }
 
-    /// The sandbox of a target wakes: bring home what it has learned to need.
+    /// The sandbox of a target wakes: bring home what it has learned to need, at most `pages_max`;
+    /// what comes after the `first` needed pages follows while it runs.
     ///
     /// # Errors
     /// `NotAttached`, `TargetGone`.
-    pub fn wake(&self, pid: i32, pages_max: Option<usize>) -> Result<WakeReport> {
-        prefetch::wake(&self.shared, &self.space(pid)?, pages_max.unwrap_or(usize::MAX))
+    pub fn wake(
+        &self,
+        pid: i32,
+        pages_max: Option<usize>,
+        first: Option<usize>,
+    ) -> Result<WakeReport> {
+        let (pages_max, first) = (pages_max.unwrap_or(usize::MAX), first.unwrap_or(usize::MAX));
+        prefetch::wake(&self.shared, &self.space(pid)?, pages_max, first)
     }
 
     /// Choose what refaults of a target set off: a replay of its wake, and windows.

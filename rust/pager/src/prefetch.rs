@@ -5,6 +5,11 @@
 //! workers share one trip, batch by batch in the order of first need; a batch is sorted by address,
 //! so that neighbours go in one call.
 //!
+//! A wake has a *head*, the pages that are needed first, which is home when the wake returns, and a
+//! *rest*, which follows while the program runs and stays ahead of it.  The rest takes half of the
+//! workers, so that it does not take the processors that the program needs, and lets every head
+//! and window pass.
+//!
 //! A trip has the operation lock and ends as soon as somebody else wants it (a page out, a detach).
 //! A window has no such lock, so nothing here ever deals with a staged page, or with one that
 //! cannot be decoded: they are left to the fault, which alone can tell what became of them.
@@ -12,7 +17,7 @@
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::error::{Error, Result};
-use crate::habit::Call;
+use crate::habit::{Call, Choice};
 use crate::page_in::{PageInReport, Ready, available_memory, decode, install_batch};
 use crate::page_table::Entry;
 use crate::points;
@@ -51,6 +56,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct WakeReport {
     /// Learned pages brought home.
     pub pages_in: u64,
+    /// Learned pages that follow.
+    pub pages_following: u64,
     /// Learned pages that were home already.
     pub pages_present: u64,
     /// Learned pages left to fault, to see whether they are needed.
@@ -61,31 +68,57 @@ pub struct WakeReport {
     pub elapsed: Duration,
 }
 
-/// Something to bring home.
+/// Something to bring home that a program waits for.
 #[derive(Debug)]
-enum Job {
-    /// The set of a space that was seen to wake.
-    Wake(u64),
-    /// A part of a set.
+enum Urgent {
+    /// A part of a head.
     Help(Arc<Trip>),
     /// Neighbours of a touched page.
     Window(u64, Range<PageNumber>),
+}
+
+/// What follows a head, or the whole set of a space that was seen to wake.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    space: u64,
+    pages_max: usize,
+    /// Nobody announced this wake.
+    seen: bool,
+}
+
+#[derive(Debug)]
+enum Job {
+    Urgent(Urgent),
+    Rest(Rest),
 }
 
 /// What waits to be brought home.
 #[derive(Debug)]
 pub struct Prefetch {
     /// Held for a push or a pop only: fault threads take it.
-    jobs: Mutex<VecDeque<Job>>,
+    queues: Mutex<Queues>,
     bell: Condvar,
     workers: usize,
+}
+
+#[derive(Debug)]
+struct Queues {
+    urgent: VecDeque<Urgent>,
+    rests: VecDeque<Rest>,
+    /// Workers at work on a rest.
+    resting: usize,
 }
 
 impl Default for Prefetch {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let queues = Queues {
+            urgent: VecDeque::with_capacity(JOBS_MAX + WORKERS_MAX),
+            rests: VecDeque::with_capacity(JOBS_MAX),
+            resting: 0,
+        };
         Self {
-            jobs: Mutex::new(VecDeque::with_capacity(JOBS_MAX + WORKERS_MAX)),
+            queues: Mutex::new(queues),
             bell: Condvar::new(),
             workers: processors.min(WORKERS_MAX),
         }
@@ -93,20 +126,52 @@ impl Default for Prefetch {
 }
 
 impl Prefetch {
-    fn ask(&self, job: Job) {
-        let mut jobs = self.jobs.lock();
-        if jobs.len() < JOBS_MAX || !matches!(job, Job::Window(..)) {
-            jobs.push_back(job);
+    fn ask(&self, job: Urgent) {
+        let mut queues = self.queues.lock();
+        if queues.urgent.len() < JOBS_MAX || !matches!(job, Urgent::Window(..)) {
+            queues.urgent.push_back(job);
             self.bell.notify_one();
         }
     }
 
+    fn pop_urgent(&self) -> Option<Urgent> {
+        self.queues.lock().urgent.pop_front()
+    }
+
+    fn follow(&self, rest: Rest) {
+        self.queues.lock().rests.push_back(rest);
+        // All: the one that hears of it may not be allowed to take it.
+        self.bell.notify_all();
+    }
+
     fn next(&self) -> Option<Job> {
-        let mut jobs = self.jobs.lock();
-        if jobs.is_empty() {
-            self.bell.wait_for(&mut jobs, IDLE);
+        let mut queues = self.queues.lock();
+        if queues.urgent.is_empty() && (queues.rests.is_empty() || !self.may_rest(&queues)) {
+            self.bell.wait_for(&mut queues, IDLE);
         }
-        jobs.pop_front()
+        if let Some(urgent) = queues.urgent.pop_front() {
+            return Some(Job::Urgent(urgent));
+        }
+        if !self.may_rest(&queues) {
+            return None;
+        }
+        let rest = queues.rests.pop_front()?;
+        queues.resting += 1;
+        Some(Job::Rest(rest))
+    }
+
+    fn may_rest(&self, queues: &Queues) -> bool {
+        queues.resting < self.workers.div_ceil(2)
+    }
+}
+
+/// Counts a worker on a rest, also when it panics.
+struct Resting<'a>(&'a Prefetch);
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.queues.lock().resting -= 1;
+        self.0.bell.notify_one();
     }
 }
 
@@ -196,12 +261,15 @@ impl Trip {
             || self.next.load(Ordering::Acquire) >= self.pages.len()
     }
 
-    /// Bring batches until none is left.
-    fn work(&self, shared: &Shared, hands: &mut Hands) {
+    /// Bring batches until none is left; who brings a rest lets what is urgent pass.
+    fn work(&self, shared: &Shared, hands: &mut Hands, is_rest: bool) {
         self.progress.lock().workers += 1;
         let _at_work = AtWork(self);
         let mut report = PageInReport::default();
         while !self.is_over() {
+            while is_rest && let Some(urgent) = shared.prefetch.pop_urgent() {
+                run_urgent(shared, urgent, hands);
+            }
             let from = self.next.fetch_add(BATCH_PAGES, Ordering::AcqRel);
             let to = (from + BATCH_PAGES).min(self.pages.len());
             let Some(batch) = self.pages.get(from..to) else { break };
@@ -254,18 +322,18 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
 
 fn run(shared: &Shared, job: Job, hands: &mut Hands) {
     match job {
-        Job::Help(trip) => trip.work(shared, hands),
-        Job::Wake(id) => {
-            let Some(space) = shared.space(id) else { return };
-            let began = Instant::now();
-            let lock = || space.operation.try_lock_for(OPERATION_PATIENCE);
-            let Some(_operation) = space.waking(lock) else {
-                space.core.lock().habit.not_replayed();
-                return;
-            };
-            bring_set_home(shared, &space, usize::MAX, began, Some(hands));
+        Job::Urgent(urgent) => run_urgent(shared, urgent, hands),
+        Job::Rest(rest) => {
+            let _resting = Resting(&shared.prefetch);
+            bring_rest(shared, rest, hands);
         }
-        Job::Window(id, pages) => {
+    }
+}
+
+fn run_urgent(shared: &Shared, urgent: Urgent, hands: &mut Hands) {
+    match urgent {
+        Urgent::Help(trip) => trip.work(shared, hands, false),
+        Urgent::Window(id, pages) => {
             let Some(space) = shared.space(id) else { return };
             bring_window(shared, &space, hands, pages);
         }
@@ -273,57 +341,96 @@ fn run(shared: &Shared, job: Job, hands: &mut Hands) {
 }
 
 /// The sandbox behind a space wakes: bring home what it has learned to need, `pages_max` of it.
+/// Returns when the `first` ones of them are home; the others follow while the sandbox runs.
 ///
 /// # Errors
 /// `TargetGone`.
-pub fn wake(shared: &Shared, space: &Arc<Space>, pages_max: usize) -> Result<WakeReport> {
+pub fn wake(
+    shared: &Shared,
+    space: &Arc<Space>,
+    pages_max: usize,
+    first: usize,
+) -> Result<WakeReport> {
     let began = Instant::now();
-    let _operation = space.waking(|| space.claim());
-    let report = bring_set_home(shared, space, pages_max, began, None);
+    let report = {
+        let _operation = space.waking(|| space.claim());
+        bring_head(shared, space, (pages_max, first), began)
+    };
     if space.is_gone() && !space.descriptor.is_alive() {
         return Err(Error::TargetGone(space.header.pid));
+    }
+    if report.pages_following > 0 {
+        // `choose` counts what is out: what came home meanwhile is not brought twice.
+        let pages_max = pages_max.saturating_sub(first);
+        shared.prefetch.follow(Rest { space: space.id(), pages_max, seen: false });
     }
     Ok(report)
 }
 
-/// For one who has the operation lock; `hands` to work with, if he is a worker.
-fn bring_set_home(
+/// For one who has the operation lock.
+fn bring_head(
     shared: &Shared,
     space: &Arc<Space>,
-    pages_max: usize,
+    (pages_max, first): (usize, usize),
     began: Instant,
-    hands: Option<&mut Hands>,
 ) -> WakeReport {
-    let snapshot = space.core.lock().habit.wake(began);
-    let choice = snapshot.choose(pages_max, |page| space.is_out(page));
-    space.core.lock().habit.chose(&choice);
-    points::pass("prefetch.chosen");
+    let mut choice = choose(space, pages_max, began);
+    let following = choice.pages.len().saturating_sub(first);
+    choice.pages.truncate(first);
     let chosen = choice.pages.len();
     let trip = Arc::new(Trip::new(space, choice.pages));
     let on_its_way = OnItsWay::of(space);
-    let helpers = shared.prefetch.workers - usize::from(hands.is_some());
-    for _ in 0..helpers.min(chosen.div_ceil(BATCH_PAGES)) {
-        shared.prefetch.ask(Job::Help(Arc::clone(&trip)));
-    }
-    if let Some(hands) = hands {
-        trip.work(shared, hands);
+    for _ in 0..shared.prefetch.workers.min(chosen.div_ceil(BATCH_PAGES)) {
+        shared.prefetch.ask(Urgent::Help(Arc::clone(&trip)));
     }
     let report = trip.wait();
     drop(on_its_way);
-    // Faults that were read under the lock, and could not be answered, are the fault thread's.
-    shared.nudge(space.id());
-    space.tally.prefetched.fetch_add(report.pages_in, Ordering::Relaxed);
+    account(shared, space, &report);
     let elapsed = began.elapsed();
-    if chosen > 0 && !trip.stopped.load(Ordering::Acquire) {
+    let stopped = trip.stopped.load(Ordering::Acquire);
+    if chosen > 0 && !stopped {
         shared.wake.record(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
     }
     WakeReport {
         pages_in: report.pages_in,
+        pages_following: if stopped { 0 } else { following as u64 },
         pages_present: choice.present + report.pages_present,
         pages_spared: choice.spared,
         pages_lost: report.pages_lost,
         elapsed,
     }
+}
+
+fn bring_rest(shared: &Shared, rest: Rest, hands: &mut Hands) {
+    let Some(space) = shared.space(rest.space) else { return };
+    let began = Instant::now();
+    let lock = || space.operation.try_lock_for(OPERATION_PATIENCE);
+    let Some(_operation) = space.waking(lock) else {
+        space.core.lock().habit.not_replayed();
+        return;
+    };
+    let trip = Trip::new(&space, choose(&space, rest.pages_max, began).pages);
+    let on_its_way = OnItsWay::of(&space);
+    trip.work(shared, hands, true);
+    drop(on_its_way);
+    account(shared, &space, &trip.progress.lock().report);
+    if rest.seen && !trip.stopped.load(Ordering::Acquire) {
+        shared.wake.record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+fn choose(space: &Space, pages_max: usize, now: Instant) -> Choice {
+    let snapshot = space.core.lock().habit.wake(now);
+    let choice = snapshot.choose(pages_max, |page| space.is_out(page));
+    space.core.lock().habit.chose(&choice);
+    points::pass("prefetch.chosen");
+    choice
+}
+
+fn account(shared: &Shared, space: &Space, report: &PageInReport) {
+    // Faults that were read under the lock, and could not be answered, are the fault thread's.
+    shared.nudge(space.id());
+    space.tally.prefetched.fetch_add(report.pages_in, Ordering::Relaxed);
 }
 
 fn bring_window(shared: &Shared, space: &Space, hands: &mut Hands, pages: Range<PageNumber>) {
@@ -374,7 +481,11 @@ impl Space {
         let now = Instant::now();
         match core.habit.refault(page, now) {
             Call::Unheard => return,
-            Call::Replay => return shared.prefetch.ask(Job::Wake(self.id())),
+            Call::Replay => {
+                let pages_max = usize::MAX;
+                let rest = Rest { space: self.id(), pages_max, seen: true };
+                return shared.prefetch.follow(rest);
+            }
             Call::Nothing if self.prefetching.load(Ordering::Acquire) => return,
             Call::Nothing => {}
         }
@@ -388,7 +499,7 @@ impl Space {
             }
         }
         if let Some(pages) = step.bring {
-            shared.prefetch.ask(Job::Window(self.id(), pages));
+            shared.prefetch.ask(Urgent::Window(self.id(), pages));
         }
     }
 }

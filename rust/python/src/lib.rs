@@ -140,9 +140,15 @@ impl Engine {
         Ok(PageInReport::new(pid, &report))
     }
 
-    #[pyo3(signature = (pid, *, pages_max=None))]
-    fn wake(&self, py: Python<'_>, pid: i32, pages_max: Option<usize>) -> PyResult<WakeReport> {
-        let report = py.detach(|| self.0.wake(pid, pages_max)).map_err(raise)?;
+    #[pyo3(signature = (pid, *, pages_max=None, first=None))]
+    fn wake(
+        &self,
+        py: Python<'_>,
+        pid: i32,
+        pages_max: Option<usize>,
+        first: Option<usize>,
+    ) -> PyResult<WakeReport> {
+        let report = py.detach(|| self.0.wake(pid, pages_max, first)).map_err(raise)?;
         Ok(WakeReport::new(pid, &report))
     }
 

@@ -10,6 +10,7 @@ value!(
     WakeReport {
         pid: i32,
         pages_in: u64,
+        pages_following: u64,
         pages_present: u64,
         pages_spared: u64,
         pages_lost: u64,
@@ -23,6 +24,7 @@ impl WakeReport {
         Self {
             pid,
             pages_in: report.pages_in,
+            pages_following: report.pages_following,
             pages_present: report.pages_present,
             pages_spared: report.pages_spared,
             pages_lost: report.pages_lost,

@@ -112,10 +112,12 @@ class TracedEngine(FakeEngine):
             raise self.page_out_error
         return super().page_out(pid, ranges, keep, pages_max)
 
-    def wake(self, pid: int, *, pages_max: int | None = None) -> model.WakeReport:
+    def wake(
+        self, pid: int, *, pages_max: int | None = None, first: int | None = None
+    ) -> model.WakeReport:
         """Note the bound."""
         self.wake_bounds.append(pages_max)
-        return super().wake(pid, pages_max=pages_max)
+        return super().wake(pid, pages_max=pages_max, first=first)
 
     def export_learned(self, pid: int) -> bytes:
         """Note whose."""

@@ -27,6 +27,7 @@ from agentzip.control import detach_all
 from agentzip.errors import AgentZipError, AlreadyAttached, TargetsRemain
 from agentzip.host import kinship
 from agentzip.pager import Pager, open_engine
+from agentzip.policy.prefetch import HEAD_PAGES
 from agentzip.policy.tiers import Background, Rules
 from agentzip.upkeep import Upkeep
 
@@ -85,7 +86,7 @@ class EngineService:
     def wake(self, pid: int) -> None:
         """The same, and what the last wakes needed comes home."""
         self.stay(pid)
-        self._engine.wake(pid)
+        self._engine.wake(pid, first=HEAD_PAGES)
 
     def state(self) -> dict[str, Any]:
         """Counters of the engine and of every target."""
