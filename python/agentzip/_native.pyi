@@ -476,7 +476,8 @@ class Engine:
         """
         Announce that a sandbox wakes: bring what it has learned to need, at most `pages_max`.
 
-        Returns when the `first` needed pages are home; the others follow while it runs.  Waits for a page out in progress, and ends early for the next operation on the target.
+        Returns when the `first` needed pages are home; the others follow while it runs.  Waits for
+        a page out in progress, and ends early for the next operation on the target.
 
         Raises:
             NotAttached, TargetGone.
