@@ -3,7 +3,7 @@ What is done to the processes of a sandbox: attach, page out, wake, give back.
 
 Each action is one or a few engine calls for whole sandboxes; what to do, and when, is decided
 elsewhere.  Templates live here: what one sandbox of an image learned about its wakes is where the
-next one of the same image, in the same trust domain, begins.
+others of the same image, in the same trust domain, begin; those that have not woken yet, too.
 """
 
 import contextlib
@@ -65,11 +65,16 @@ class Actions:
         self._leaving: set[int] = set()
         """To be given back; a pid that is attached again is another process and stays."""
         self._templates: dict[tuple[str, str], bytes] = {}
+        self._untaught: dict[tuple[str, str], set[int]] = {}
+        """Processes that know nothing of their wakes, in a fan-out all but the first to wake."""
         self._pool = ThreadPoolExecutor(_WAKE_THREADS, thread_name_prefix="wake")
+        # Of its own: hundreds may be to be taught at once, and wakes must not stand behind them.
+        self._school = ThreadPoolExecutor(1, thread_name_prefix="teach")
 
     def close(self) -> None:
         """Wait for what is in progress; what has not begun is dropped, and so is what comes now."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._school, self._pool):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def attach(self, member: Member, domain: str, window: tuple[int, int]) -> None:
         """
@@ -87,11 +92,13 @@ class Actions:
         self._borrow(member, kin)
         self.set_window(member.pid, window)
         with self._lock:
+            self._no_more_untaught(member.pid)
             self._kin[member.pid] = kin
             template = self._templates.get(kin)
+            if template is None:
+                self._untaught.setdefault(kin, set()).add(member.pid)
         if template is not None:
-            with contextlib.suppress(AgentZipError):
-                self._engine.import_learned(member.pid, template)
+            self._teach(member.pid, kin, template)
 
     def _borrow(self, member: Member, kin: tuple[str, str]) -> None:
         refuse_frozen(member.pid)
@@ -125,6 +132,7 @@ class Actions:
     def release(self, pid: int) -> None:
         """Give a process back in the background; one that has gone is no error."""
         with self._lock:
+            self._no_more_untaught(pid)
             self._kin.pop(pid, None)
             self._leaving.add(pid)
         self._submit(self._detach, pid)
@@ -202,9 +210,10 @@ class Actions:
         return 0
 
     def keep_template(self, pid: int) -> None:
-        """Remember what a process learned, for the next one of its kind."""
+        """Remember what a process learned, for those of its kind that know nothing yet."""
         with self._lock:
             kin = self._kin.get(pid)
+            self._no_more_untaught(pid)
         if kin is None or not kin[1]:
             return
         with contextlib.suppress(AgentZipError):
@@ -214,6 +223,24 @@ class Actions:
                 self._templates[kin] = template
                 while len(self._templates) > _TEMPLATES_MAX:
                     del self._templates[next(iter(self._templates))]
+                untaught = self._untaught.pop(kin, set())
+            with contextlib.suppress(RuntimeError):  # closed
+                for other in untaught:
+                    self._school.submit(self._teach, other, kin, template)
+
+    def _no_more_untaught(self, pid: int) -> None:
+        """For one who has the lock: it has woken, or is not ours any more."""
+        kin = self._kin.get(pid)
+        if kin in self._untaught:
+            self._untaught[kin].discard(pid)
+            if not self._untaught[kin]:
+                del self._untaught[kin]
+
+    def _teach(self, pid: int, kin: tuple[str, str], template: bytes) -> None:
+        if self.kin(pid) == kin:
+            # It may have gone meanwhile; without a template it learns from its own wakes.
+            with contextlib.suppress(AgentZipError):
+                self._engine.import_learned(pid, template)
 
     def _hottest(self, pid: int, pages: int) -> Ranges:
         if pages <= 0:

@@ -41,6 +41,38 @@ def test_the_next_process_of_an_image_begins_with_what_another_learned(
     assert (("mine", "python"), None) == (actions.kin(1), actions.kin(9))
 
 
+def test_those_that_have_not_woken_yet_are_taught_as_soon_as_one_has(
+    engine: TracedEngine,
+) -> None:
+    """In a fan-out all begin together; only those of the trust domain, and each once."""
+    actions = Actions(engine)
+    for pid, domain in ((1, "mine"), (2, "mine"), (3, "theirs")):
+        actions.attach(_member(pid), domain, WINDOW)
+    engine.targets[1].learned_pages = 77
+    actions.keep_template(1)
+    engine.targets[1].learned_pages = 99
+    actions.keep_template(1)
+    actions.close()
+
+    assert [77, 0] == [engine.targets[pid].learned_pages for pid in (2, 3)]
+
+
+def test_who_has_woken_or_gone_is_not_taught(engine: TracedEngine) -> None:
+    """What it knows of itself is better, and a pid may be another process by now."""
+    actions = Actions(engine)
+    for pid in (1, 2, 3):
+        actions.attach(_member(pid), "mine", WINDOW)
+    actions.release(3)
+    engine.targets[1].learned_pages = engine.targets[2].learned_pages = 5
+    actions.keep_template(2)
+    engine.targets[1].learned_pages = 77
+    actions.keep_template(1)
+    actions.close()
+
+    assert [77, 5] == [engine.targets[pid].learned_pages for pid in (1, 2)]
+    assert {} == actions._untaught
+
+
 def test_templates_are_bounded_and_the_oldest_is_forgotten(
     engine: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
