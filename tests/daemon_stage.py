@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,22 @@ class DaemonStage:
         self.sleepers.append(Sleeper(folder, mebibytes))
         return self.sleepers[-1]
 
-    def start(self) -> None:
-        """Start the daemon, and wait until it answers."""
+    def start(
+        self, *, stderr: int | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Start the daemon, and wait until it answers.
+
+        Args:
+            stderr: Where its log goes; None for our file.
+            environment: What its own adds to; None for ours.
+        """
         with self.log_file.open("ab") as log:
             self.daemon = subprocess.Popen(
                 [*self.words(), "daemon", "--config", str(self.config)],
-                env=self._environment,
+                env={**(environment or {}), **self._environment},
                 stdout=subprocess.DEVNULL,
-                stderr=log,
+                stderr=log if stderr is None else stderr,
             )
         self.until("the daemon answers", self._answers)
 
@@ -180,6 +188,7 @@ class DaemonStage:
             return "\n".join(
                 f"{one}\n  {[decision.reason for decision in client.explain(one.name)[:3]]}"
                 for one in client.sandboxes()
+                if one.name.isprintable()
             )
         return "the daemon does not answer"
 

@@ -71,6 +71,26 @@ def without_comments_and_strings(source: str) -> str:
     return "".join(kept)
 
 
+def table_rows(page: Path) -> Iterator[tuple[int, str]]:
+    """Rows of a page's Markdown tables with their line numbers, without heads and rulers."""
+    lines = page.read_text().splitlines()
+    ruler = re.compile(r"\|[\s:|-]+\|?$")
+    for number, line in enumerate(lines, 1):
+        following = lines[number] if number < len(lines) else ""
+        if line.startswith("|") and not ruler.match(line) and not ruler.match(following):
+            yield number, line
+
+
+def is_test(reference: str) -> bool:
+    """Whether `file::name` names a test, or anything that is defined, in a file of the checkout."""
+    file, *names = reference.split("::")
+    path = ROOT / file
+    if not path.is_file():
+        return False
+    text = path.read_text()
+    return all(re.search(rf"\b(?:def|fn|class)\s+{name}\b", text) for name in names)
+
+
 def _end_of_block_comment(source: str, start: int) -> int:
     """Rust's block comments nest; C's do not, but nobody opens a second one inside."""
     depth = 0

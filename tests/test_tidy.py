@@ -12,7 +12,15 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_tree import ROOT, files_with, project_files, short, without_comments_and_strings
+from source_tree import (
+    ROOT,
+    files_with,
+    is_test,
+    project_files,
+    short,
+    table_rows,
+    without_comments_and_strings,
+)
 
 FILE_LINES_MAX = 500
 RUST_FILE_LINES_MAX = 700  # Rust keeps its small unit tests inside the file; the seam is one file.
@@ -187,18 +195,20 @@ def test_open_ends_have_an_issue() -> None:
 
 
 def test_every_promise_has_its_test() -> None:
-    """Each row of the tables in PROMISES.md names a test that exists (`file::name`)."""
+    """Each row of PROMISES.md has a number, and names a test that exists (`file::name`)."""
     broken = []
     promises = 0
-    for number, line in _table_rows(ROOT / "PROMISES.md"):
+    for number, line in table_rows(ROOT / "PROMISES.md"):
         promises += 1
+        if not re.search(r"\d", line.split("|")[2]):
+            broken.append(f"PROMISES.md:{number}: has no number")
         references = re.findall(r"`([\w./-]+\.(?:py|rs)(?:::\w+)*)`", line)
         if not references:
             broken.append(f"PROMISES.md:{number}: names no test")
         broken += [
             f"PROMISES.md:{number}: there is no {reference}"
             for reference in references
-            if not _test_exists(reference)
+            if not is_test(reference)
         ]
 
     assert [] == broken
@@ -327,25 +337,6 @@ def _sort_key(name: str) -> tuple[int, str]:
     """Constants, then classes, then the rest: the order ruff's RUF022 keeps."""
     kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
     return kind, name
-
-
-def _table_rows(path: Path) -> Iterator[tuple[int, str]]:
-    """Rows of Markdown tables with their line numbers; heads and rulers are left out."""
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        following = lines[number] if number < len(lines) else ""
-        ruler = re.compile(r"\|[\s:|-]+\|?$")
-        if line.startswith("|") and not ruler.match(line) and not ruler.match(following):
-            yield number, line
-
-
-def _test_exists(reference: str) -> bool:
-    file, *names = reference.split("::")
-    path = ROOT / file
-    if not path.is_file():
-        return False
-    text = path.read_text()
-    return all(re.search(rf"\b(?:def|fn|class)\s+{name}\b", text) for name in names)
 
 
 def _declared_dependencies(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:

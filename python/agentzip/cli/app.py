@@ -20,6 +20,7 @@ from agentzip.cli import (
     launch,
     measure,
     scopes,
+    simulate,
     stats,
     targets,
     top,
@@ -108,6 +109,7 @@ dictionary.register(app)
 configuration.register(app)
 scopes.register(app)
 measure.register(app)
+simulate.register(app)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,7 +32,14 @@ from agentzip.cli.options import (
 from agentzip.cli.output import print_json, print_text, set_up_logging
 from agentzip.cli.targets import page_out_text
 from agentzip.control import ControlClient
-from agentzip.daemon import Daemon, EmbeddedDaemon, Reloaded, stop_on_signals, tell_manager
+from agentzip.daemon import (
+    Daemon,
+    EmbeddedDaemon,
+    Reloaded,
+    confine,
+    stop_on_signals,
+    tell_manager,
+)
 from agentzip.errors import (
     AgentZipError,
     AlreadyAttached,
@@ -83,6 +90,8 @@ def daemon(
     settings, background = configured_settings(context, config, pool_size, algorithm, level)
     options = typed_options(pool_size, algorithm, level)
     service = _configured_daemon(settings, background, config, options)
+    # Before the first other thread, which is the one that writes the log.
+    confine()
     flush = set_up_logging(logging.INFO)
     try:
         with stop_on_signals(service):

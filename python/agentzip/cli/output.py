@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 import threading
@@ -41,6 +42,9 @@ _PIPE_COLUMNS = 240
 
 _LOG_RECORDS_MAX = 1000
 """Log records that may wait for a slow reader; further ones are dropped, nobody is held up."""
+
+_STDERR = 2
+"""The descriptor, whatever `sys.stderr` is by now."""
 
 
 def print_json(value: object) -> None:
@@ -153,6 +157,26 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
             self.queue.put_nowait(record)
 
 
+class _DescriptorHandler(logging.Handler):
+    """
+    Writes to stderr's descriptor itself, with no lock and no buffer, for one thread.
+
+    A write that nobody reads does not return, and the interpreter's end waits for whoever holds
+    the lock of a handler or of `sys.stderr` meanwhile.
+    """
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name for it
+        """None: only the writing thread comes here."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; where it cannot be written there is nobody to tell."""
+        line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        with contextlib.suppress(OSError):
+            while line:
+                line = line[os.write(_STDERR, line) :]
+
+
 def set_up_logging(level: int) -> Callable[[], None]:
     """
     Log to stderr, from a thread of its own.
@@ -165,7 +189,7 @@ def set_up_logging(level: int) -> Callable[[], None]:
         briefly.
     """
     records: queue.Queue[logging.LogRecord] = queue.Queue(_LOG_RECORDS_MAX)
-    writer = logging.StreamHandler()
+    writer = _DescriptorHandler()
     writer.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     listener = logging.handlers.QueueListener(records, writer)
     listener.start()

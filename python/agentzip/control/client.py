@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentzip import errors, local_socket, model
-from agentzip.control.wire import SOCKET_NAME, JsonObject, error_of, line_of
+from agentzip.control.wire import REQUEST_BYTES_MAX, SOCKET_NAME, JsonObject, error_of, line_of
 from agentzip.sandboxes import Decision, HintReport, SandboxStatus, ScopeStatus
 
 __all__ = ["ControlClient"]
@@ -66,9 +66,16 @@ class ControlClient:
         Raises:
             AgentZipError: what the daemon raised, as the same class.
             DaemonUnreachable: the daemon went away meanwhile.
+            InvalidSetting: the daemon would hang up on so long a request.
         """
+        request = line_of({"method": method, "params": dict(params or {})})
+        if len(request) > REQUEST_BYTES_MAX:
+            raise errors.InvalidSetting(
+                f"request is too long: {method} with {len(request)} bytes",
+                f"at most {REQUEST_BYTES_MAX} bytes: give shorter names or fewer ranges",
+            )
         try:
-            self._socket.sendall(line_of({"method": method, "params": dict(params or {})}))
+            self._socket.sendall(request)
             line = self._lines.readline(_ANSWER_BYTES_MAX)
         except OSError as error:
             raise errors.DaemonUnreachable(f"the daemon did not answer: {error}") from error

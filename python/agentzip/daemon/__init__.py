@@ -6,8 +6,10 @@ The daemon: one engine, its sockets, the sandboxes of the host.
     signals      SIGTERM, SIGINT and SIGHUP
     notify       what the service manager is told
     log_filter   a log that a lasting failure cannot fill
+    confinement  what it gives up before it serves anybody
 """
 
+from agentzip.daemon.confinement import confine
 from agentzip.daemon.embedded import EmbeddedDaemon
 from agentzip.daemon.log_filter import RepeatFilter
 from agentzip.daemon.notify import tell_manager
@@ -20,6 +22,7 @@ __all__ = [
     "Reloaded",
     "RepeatFilter",
     "StopOutcome",
+    "confine",
     "default_run_dir",
     "stop_on_signals",
     "tell_manager",

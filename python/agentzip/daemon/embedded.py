@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from agentzip import model
+from agentzip.daemon.confinement import keep_out_of_core_dumps
 from agentzip.daemon.serving import Daemon, StopOutcome
 from agentzip.fleet import FleetSettings
 from agentzip.pager import Pager, open_engine
@@ -64,6 +65,7 @@ class EmbeddedDaemon:
         return self.daemon.engine
 
     def __enter__(self) -> Self:
+        keep_out_of_core_dumps()
         settings = self._settings
         if self._private:
             settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

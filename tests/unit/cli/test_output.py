@@ -42,10 +42,10 @@ def test_a_bar_on_a_terminal_does_not_swallow_the_result(
         with_progress("work", 10, lambda: 5, broken)
 
 
-def test_logs_are_flushed_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_are_flushed_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     """What was queued is written before the command ends."""
     flush = set_up_logging(logging.INFO)
     logging.getLogger("agentzip.test").info("hello %s", "there")
     flush()
 
-    assert "agentzip.test: hello there" in capsys.readouterr().err
+    assert "agentzip.test: hello there" in capfd.readouterr().err

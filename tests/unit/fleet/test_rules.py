@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agentzip.config import Policy
+from agentzip.config import Config, Policy
 from agentzip.fleet.rules import Rules, rules_of
 from agentzip.policy import planner, temperature
 from unit.fleet.fleet_stage import FakeRegistry
@@ -47,3 +47,13 @@ def test_a_scope_may_have_a_latency_target_of_its_own() -> None:
     assert 0.5 == rules.latency_target_of(sandbox)
     own = replace(sandbox, rule=replace(sandbox.rule, latency_target=0.1))
     assert 0.1 == rules.latency_target_of(own)
+
+
+def test_paging_out_starts_before_a_kubelet_evicts() -> None:
+    """Its threshold is 100 MiB available on every host; ours is a share of the host's size."""
+    kubelet_bytes = 100 * 2**20
+    start = Config().policy.watermarks.start
+
+    for host_gib in (1, 4, 64, 1024):
+        available_at_start = host_gib * 2**30 * (100 - start) // 100
+        assert available_at_start > kubelet_bytes

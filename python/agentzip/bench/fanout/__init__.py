@@ -4,7 +4,8 @@
 Every mode has the same sandboxes with the same data, the same questions and the same think times;
 mode `none` says what the answers must be and what memory they take.
 
-    plan.py            what is run; think times and questions, all from one seed
+    plan.py            what is run; questions, all from one seed
+    think.py           think times: pure
     places.py          the control groups of a run
     custody.py         a process that gives back what a killed bench cannot
     crew.py            the sandboxes of one mode
@@ -15,6 +16,7 @@ mode `none` says what the answers must be and what memory they take.
     kernel_modes.py    `zram`, `zswap` and `ksm`
     play.py            turns: the driver plays the model
     watch.py           memory over time
+    profile.py         what one sandbox takes, for `agentzip simulate`: pure
     result.py          the figures and the arithmetic on them: pure
     run.py             who takes a turn when
     find_max.py        how many sandboxes fit

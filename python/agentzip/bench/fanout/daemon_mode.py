@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 
 from agentzip.bench.fanout.crew import Crew, Member
-from agentzip.bench.fanout.engine_modes import footprint_of, habits_of
+from agentzip.bench.fanout.engine_modes import footprint_of, habits_of, pages_of
 from agentzip.bench.fanout.modes import Mode, Worker, cpu_seconds, kernel_thread_seconds
+from agentzip.bench.fanout.plan import WATERMARKS
+from agentzip.bench.fanout.profile import Pages
 from agentzip.bench.fanout.result import Footprint, Habits
 from agentzip.children import Child
 from agentzip.control import ControlClient
@@ -86,8 +88,7 @@ class FullMode(Mode):
     def start(self, crew: Crew) -> None:
         """Write the configuration and start the daemon."""
         self._crew = crew
-        # As on a host that is full: with the default watermarks nothing would have to leave.
-        policy: dict[str, object] = {"watermarks": {"start": 2, "stop": 1, "between_percent": 10}}
+        policy: dict[str, object] = {"watermarks": WATERMARKS}
         if self._latency_target_s is not None:
             policy["latency_target"] = f"{self._latency_target_s * 1000:g}ms"
         config = {"scopes": [{"cgroup": crew.places.pattern}], "policy": policy}
@@ -142,6 +143,17 @@ class FullMode(Mode):
         with contextlib.suppress(DaemonUnreachable), self._client() as client:
             return habits_of(client.call("status")["spaces"], set(member.pids()))
         return None
+
+    def page_outs_s(self) -> float:
+        """As the daemon tells of its sandboxes; those of a daemon that was killed are lost."""
+        with self._replacing, self._client() as client:
+            return sum(one.cpu_s for one in client.sandboxes())
+
+    def pages(self, member: Member) -> Pages:
+        """Pages of the sandbox's processes; none while there is no daemon to ask."""
+        with contextlib.suppress(DaemonUnreachable), self._client() as client:
+            return pages_of(client.call("status")["spaces"], set(member.pids()))
+        return Pages()
 
     def notes(self) -> dict[str, object]:
         """What happened to the daemon, and what it says of its sandboxes."""

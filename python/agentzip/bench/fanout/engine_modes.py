@@ -18,12 +18,13 @@ from typing import Any
 from agentzip.bench.fanout.crew import Crew, Member
 from agentzip.bench.fanout.engine_process import SOCKET_NAME
 from agentzip.bench.fanout.modes import Mode, Worker, cpu_seconds, kernel_thread_seconds
+from agentzip.bench.fanout.profile import Pages
 from agentzip.bench.fanout.result import Footprint, Habits
 from agentzip.children import Child
 from agentzip.errors import InternalError
 from agentzip.host import memory
 
-__all__ = ["EncodeMode", "PrefetchMode", "footprint_of", "habits_of"]
+__all__ = ["EncodeMode", "PrefetchMode", "footprint_of", "habits_of", "pages_of"]
 
 _GONE = {"TargetGone", "NoSuchProcess", "NotAttached"}
 """Browsers end their spare processes as they like."""
@@ -110,6 +111,14 @@ class EncodeMode(Mode):
         """Faults that the engine answered, without first touches of new memory."""
         stats = self._ask("state")["stats"]
         return int(stats["faults"]) - int(stats["faults_zero"])
+
+    def page_outs_s(self) -> float:
+        """As the engine told of each."""
+        return float(self._ask("state")["page_outs_s"])
+
+    def pages(self, member: Member) -> Pages:
+        """Pages of the sandbox's processes."""
+        return pages_of(self._ask("state")["spaces"], self._attached.get(member.instance, set()))
 
     def notes(self) -> dict[str, object]:
         """Pages lost, which must be none, and who could not be attached."""
@@ -210,3 +219,15 @@ def habits_of(spaces: list[dict[str, Any]], pids: set[int]) -> Habits:
                 missed=int(space["pages_missed"]),
             )
     return total
+
+
+def pages_of(spaces: list[dict[str, Any]], pids: set[int]) -> Pages:
+    """Pages of some processes, added up."""
+    chosen = [space for space in spaces if space["pid"] in pids]
+    return Pages(
+        out=sum(int(space["pages_out"]) for space in chosen),
+        kept=sum(int(space["pages_kept"]) for space in chosen),
+        learned=sum(int(space["learned_pages"]) for space in chosen),
+        prefetched=sum(int(space["pages_prefetched"]) for space in chosen),
+        refaults=sum(int(space["faults"]) - int(space["faults_zero"]) for space in chosen),
+    )

@@ -53,6 +53,8 @@ class EngineService:
         self._images: dict[int, str] = {}
         self._awake: set[int] = set()
         """Targets that went on since their last page out began."""
+        self._page_outs_us = 0.0
+        """Two threads may add at the same time; one page out that is not counted is no matter."""
         self._upkeep = Upkeep(engine, Background(rules=rules), self._kinship)
         self.calls: dict[str, Callable[..., Any]] = {
             "add": self.add,
@@ -77,7 +79,8 @@ class EngineService:
         for portion in portions(self._engine.regions(pid)):
             if pid in self._awake:
                 return
-            insist(self._engine.page_out, pid, portion)
+            report = insist(self._engine.page_out, pid, portion)
+            self._page_outs_us += report.elapsed_us
 
     def stay(self, pid: int) -> None:
         """End a page out that is under way: the sandbox goes on."""
@@ -91,7 +94,8 @@ class EngineService:
     def state(self) -> dict[str, Any]:
         """Counters of the engine and of every target."""
         spaces = [asdict(space) for space in self._engine.spaces()]
-        return {"stats": asdict(self._engine.stats()), "spaces": spaces}
+        stats = asdict(self._engine.stats())
+        return {"stats": stats, "spaces": spaces, "page_outs_s": self._page_outs_us / 1e6}
 
     def start(self) -> None:
         """Begin the pool's upkeep: dictionaries, and compaction."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentzip.bench.fanout.crew import AT_ONCE, Crew, Member
+from agentzip.bench.fanout.profile import Pages
 from agentzip.bench.fanout.result import Footprint, Habits
 from agentzip.children import Stoppable
 from agentzip.host.memory import ROOT
@@ -66,6 +67,14 @@ class Mode(Stoppable):
     def habits(self, _member: Member) -> Habits | None:
         """What its prefetch has done for a sandbox so far; None without a prefetch."""
         return None
+
+    def page_outs_s(self) -> float:
+        """Seconds that page outs took so far, one after the other."""
+        return 0.0
+
+    def pages(self, _member: Member) -> Pages:
+        """Pages of a sandbox as they are now."""
+        return Pages()
 
     def notes(self) -> dict[str, object]:
         """What else there is to say."""

@@ -5,17 +5,21 @@ Think times and questions follow from the seed, the sandbox and the turn alone, 
 and every round has the same.
 """
 
-import random
 from dataclasses import dataclass
 
+from agentzip.bench.fanout import think
 from agentzip.errors import InvalidSetting
 from agentzip.units import format_bytes
 from agentzip.workloads.crew import TURNING
 
-__all__ = ["MODES", "FanoutPlan"]
+__all__ = ["MODES", "WATERMARKS", "FanoutPlan"]
 
 MODES = ("none", "encode", "prefetch", "full", "zram", "zswap", "ksm")
 """In the order of running."""
+
+WATERMARKS = {"start": 2, "stop": 1, "between_percent": 10}
+"""`policy.watermarks` of `full`: as on a host that is full; with the default ones nothing would
+have to leave."""
 
 _MIB = 2**20
 _SIZES = {
@@ -30,12 +34,6 @@ _DEFAULT_SIZES = {"A": 320 * _MIB, "B": 200 * _MIB, "C": 1536 * _MIB, "D": 200 *
 
 _SIZE_MIN, _SIZE_MAX = 0.05, 60.0
 """Of the data: below, a workload has nothing to work on; above, the data files take minutes."""
-
-_THINK_SIGMA = 0.5
-"""Of the lognormal: one wait in a hundred is three times the typical one, as models are."""
-
-_THINK_LEAST, _THINK_MOST = 0.1, 5.0
-"""Bounds of one wait, as parts of the mean: a run must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,22 +109,17 @@ class FanoutPlan:
 
     def think(self, instance: int, turn: int) -> float:
         """Seconds that the model takes before a turn of a sandbox; lognormal, mean `think_s`."""
-        chance = self._chance("think", instance, turn)
-        drawn = chance.lognormvariate(-(_THINK_SIGMA**2) / 2, _THINK_SIGMA)
-        return self.think_s * min(max(drawn, _THINK_LEAST), _THINK_MOST)
+        return think.think_s(self.seed, self.think_s, instance, turn)
 
     def offset(self, instance: int) -> float:
         """Seconds before a sandbox's first turn: sandboxes do not march in step."""
-        return self.think_s * self._chance("offset", instance, 0).random()
+        return think.offset_s(self.seed, self.think_s, instance)
 
     def choice(self, instance: int, turn: int) -> int:
         """What the model answers: a number below 2^31 that the tool call follows from."""
-        return self._chance("choice", instance, turn).getrandbits(31)
+        return think.chance(self.seed, "choice", instance, turn).getrandbits(31)
 
     @property
     def turns_total(self) -> int:
         """Of all sandboxes together."""
         return self.sandboxes * self.turns
-
-    def _chance(self, purpose: str, instance: int, turn: int) -> random.Random:
-        return random.Random(f"{self.seed}/{purpose}/{instance}/{turn}")  # noqa: S311

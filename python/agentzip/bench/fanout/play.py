@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable
 
 from agentzip.bench.fanout.crew import Crew, Member
-from agentzip.bench.fanout.modes import Mode
+from agentzip.bench.fanout.modes import Mode, cpu_seconds
 from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.profile import PROFILED, Look
 from agentzip.bench.fanout.result import Played
 from agentzip.errors import AgentZipError
+from agentzip.host import memory
 
 __all__ = ["Stage", "play"]
 
@@ -94,6 +96,7 @@ def _take_turns(stage: Stage, member: Member, into: Played) -> None:
     for number in range(plan.turns):
         if stage.halted.wait(think_s):
             return
+        _look(mode, member, into.asleep)
         started = time.perf_counter()
         member.waiting = False
         mode.wake(member)
@@ -103,10 +106,12 @@ def _take_turns(stage: Stage, member: Member, into: Played) -> None:
         if number == 0:
             into.began_s = started
         into.ended_s = ended
+        into.homes_s.append(woken - started)
         into.wakes_s.append(woken - started + turn.recall_s)
         into.turns_s.append(ended - started)
         into.said.append(json.dumps([turn.recalled, turn.answer], sort_keys=True))
         into.checks_wrong += len(turn.answer["wrong"])
+        _look(mode, member, into.awake)
         stage.count()
         member.finished = number == plan.turns - 1
         member.waiting = True
@@ -115,3 +120,19 @@ def _take_turns(stage: Stage, member: Member, into: Played) -> None:
             into.habits.append(habits)
         # What was said to the mode took time of the model's.
         think_s = max(0.0, plan.think(member.instance, number) - (time.perf_counter() - ended))
+
+
+def _look(mode: Mode, member: Member, into: list[Look]) -> None:
+    """Look at one of the first sandboxes; it takes time of the model's, not of a turn's."""
+    if member.instance < PROFILED:
+        pids = member.pids()
+        use = memory.sum_use(pids)
+        look = Look(
+            rss=use.rss,
+            pss=use.pss,
+            private=use.private_dirty,
+            processes=len(pids),
+            cpu_s=sum(map(cpu_seconds, pids)),
+            pages=mode.pages(member),
+        )
+        into.append(look)

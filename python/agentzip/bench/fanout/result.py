@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from agentzip.accounting import Gain, gain, percentile
+from agentzip.bench.fanout.profile import Look, TurnTimes, profile_of
 from agentzip.policy.prefetch import estimate
 
 __all__ = [
@@ -51,6 +52,9 @@ MEANINGS = {
     "prefetch": "hit_rate: of the pages needed after a wake, those that were home before; waste: "
     "of the pages brought home, those that were not needed; from a sample that is held back",
     "cpu_percent": "daemon, keeper, kswapd and ksmd (zram, zswap: and the advice), of the machine",
+    "profile": "of the first sandboxes, from looks before each wake (asleep) and after each turn "
+    "(awake): memory, the engine's pages of the first turn and of later ones, and what each turn "
+    "took; `agentzip simulate --from` starts from it",
     "finished": "sandboxes that took all their turns and told their last digest",
     "results_wrong": "turns and last digests that differ from those of mode none, and results "
     "that an agent itself found wrong",
@@ -161,6 +165,12 @@ class Played:
     instance: int
     turns_s: list[float] = field(default_factory=list)
     wakes_s: list[float] = field(default_factory=list)
+    homes_s: list[float] = field(default_factory=list)
+    """Of the wakes, until the mode let it go on."""
+    asleep: list[Look] = field(default_factory=list)
+    """Before each wake, of the first few sandboxes."""
+    awake: list[Look] = field(default_factory=list)
+    """After each turn."""
     said: list[str] = field(default_factory=list)
     """What it said in each turn, recall and answer."""
     checks_wrong: int = 0
@@ -185,6 +195,12 @@ class ModeRun:
     processors: int
     faults: int
     oom_kills: int
+    start_s: float = 0.0
+    """Until all sandboxes were up."""
+    busy_share: float = 0.0
+    """Of the machine's processors, whoever kept them busy, while turns were taken."""
+    page_outs_s: float = 0.0
+    """What page outs took in that time, one after the other."""
     stopped: str = ""
     """Why it was ended early; empty if it was not."""
     notes: Mapping[str, object] = field(default_factory=dict)
@@ -221,6 +237,8 @@ class ModeResult:
     notes: dict[str, object] = field(default_factory=dict)
     memory: list[dict[str, float]] = field(default_factory=list)
     """Over time: at_s, used_bytes, cost_bytes, waiting."""
+    profile: dict[str, object] = field(default_factory=dict)
+    """What one sandbox takes (profile.py), and the mode's books beside the pool."""
 
 
 @dataclass(slots=True)
@@ -306,11 +324,32 @@ def figures(run: ModeRun, none: ModeRun) -> ModeResult:
             }
             for one in run.memory.samples
         ],
+        profile=_profile(run),
     )
     if gained := gain_of(run.memory, none.memory):
         result.ratio, result.ratio_pss = gained.ratio, gained.ratio_pss
         result.host_gain_bytes = gained.host_gain_bytes
     return result
+
+
+def _profile(run: ModeRun) -> dict[str, object]:
+    times = [
+        TurnTimes(number, home, wake - home, turn - wake)
+        for one in run.played
+        for number, (home, wake, turn) in enumerate(
+            zip(one.homes_s, one.wakes_s, one.turns_s, strict=False)
+        )
+    ]
+    looked = [one for one in run.played if one.asleep]
+    footprints = [one.footprint for one in run.memory.steady()]
+    return {
+        "start_s": run.start_s,
+        "busy_share": run.busy_share,
+        "page_outs_s": run.page_outs_s,
+        "tables_bytes": _mean(one.tables for one in footprints),
+        "overhead_bytes": _mean(one.overhead for one in footprints),
+        **profile_of(times, [one.asleep for one in looked], [one.awake for one in looked]),
+    }
 
 
 def _rates(habits: Habits | None) -> dict[str, float | None]:

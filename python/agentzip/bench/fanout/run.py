@@ -18,11 +18,12 @@ from agentzip.bench.fanout.engine_modes import EncodeMode, PrefetchMode
 from agentzip.bench.fanout.kernel_modes import KsmMode, ZramMode, ZswapMode
 from agentzip.bench.fanout.modes import Mode, NoneMode
 from agentzip.bench.fanout.places import Places
-from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.plan import WATERMARKS, FanoutPlan
 from agentzip.bench.fanout.play import Stage, play
 from agentzip.bench.fanout.result import FanoutResult, ModeRun, Played, figures, median_of
 from agentzip.bench.fanout.watch import Watch
 from agentzip.errors import AgentZipError, InternalError, InvalidSetting
+from agentzip.host import memory, processors
 from agentzip.workloads.crew import why_not
 
 __all__ = ["Ground", "ground", "run_fanout", "run_mode", "telling"]
@@ -131,15 +132,20 @@ def run_mode(name: str, plan: FanoutPlan, place: Ground, tell: Tell) -> ModeRun:
         watch = stack.enter_context(Watch(mode, crew, plan.memory_limit_bytes, stage.halt))
         stack.enter_context(crew)
         mode.start(crew)
+        began = time.monotonic()
         _start_all(mode, crew, stage, tell)
+        start_s = time.monotonic() - began
         tell("turns")
         oom_kills, cpu_s, faults = _oom_kills(), mode.cpu_s(), mode.faults()
+        times, page_outs_s = processors.processor_times(), mode.page_outs_s()
         began = time.monotonic()
         watch.playing = True
         played = play(crew, stage)
         watch.playing = False
         wall_s = time.monotonic() - began
+        busy = processors.busy_share(times, processors.processor_times())
         cpu_s, faults = mode.cpu_s() - cpu_s, mode.faults() - faults
+        page_outs_s = mode.page_outs_s() - page_outs_s
         watch.stop()
         if stage.failures:
             raise InternalError(f"{len(stage.failures)} sandboxes failed: {stage.failures[0]}")
@@ -155,6 +161,9 @@ def run_mode(name: str, plan: FanoutPlan, place: Ground, tell: Tell) -> ModeRun:
             processors=os.cpu_count() or 1,
             faults=faults,
             oom_kills=_oom_kills() - oom_kills,
+            start_s=start_s,
+            busy_share=busy or 0.0,
+            page_outs_s=max(page_outs_s, 0.0),
             stopped=stage.why_halted,
             notes=mode.notes(),
         )
@@ -205,5 +214,8 @@ def _host() -> dict[str, object]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "available_bytes": memory.memory_available(),
+        "watermarks": dict(WATERMARKS),
         "load_before": os.getloadavg()[0],
     }
