@@ -141,16 +141,18 @@ class _Host(Child):
 
 
 def test_a_swap_file_in_use_is_refused() -> None:
-    """A second engine on the same path changes nothing; once the first is gone, the file is free."""
-    settings = {"algorithm": "zstd", "disk_bytes_max": 64 << 20}
+    """A second engine changes nothing of it; once the first is gone, the file is free."""
+    bytes_max = 64 << 20
     with Stage() as stage:
         path = stage.folder / "swap"
-        engine = stage.open(disk_path=path, **settings)
+        engine = stage.open(algorithm="zstd", disk_path=path, disk_bytes_max=bytes_max)
         target = stage.memory(4)
         stage.attach(target, "always")
         stage.page_out(target)
         assert engine.spill(target.pid).pages_spilled > 100
-        second = model.Settings(run_dir=stage.folder / "2", disk_path=path, **settings)
+        second = model.Settings(
+            run_dir=stage.folder / "2", disk_path=path, disk_bytes_max=bytes_max
+        )
         before = path.read_bytes()
         with pytest.raises(InvalidSetting, match="in use"):
             open_engine(second)
