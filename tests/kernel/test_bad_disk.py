@@ -75,6 +75,7 @@ engine = pager.open_engine(
     model.Settings(run_dir=folder / "run", disk_path=folder / "swap", disk_bytes_max=64 * 2**20)
 )
 engine.attach(pid)
+print("ready", flush=True)
 for line in sys.stdin:
     word = line.strip()
     if word == "spill":
@@ -116,6 +117,9 @@ class _Host(Child):
                 stdout=subprocess.PIPE,
             )
         )
+        assert self.process.stdout is not None
+        # The disk works until the engine has its file.
+        assert b"ready\n" == self.process.stdout.readline()
 
     def ask(self, word: str, *signs: str) -> str:
         """One thing, while the disk fails as the signs say."""

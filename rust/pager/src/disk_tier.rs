@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Name of the key's memfd; the number is the state format.
 pub const MEMFD_NAME: &str = "agentzip:swap:3";
@@ -50,6 +51,9 @@ mod word {
     pub const KEY: usize = 8;
 }
 
+/// How long the keeper of an engine that has just closed may take to end.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
+const CLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// At the beginning of every swap file: a file without it is never emptied.
 const TAG: &[u8; 16] = b"agentzip swap 3\n";
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
@@ -78,8 +82,13 @@ fn claim(file: &File, bytes: u64, path: &Path) -> Result<()> {
     let refused = |problem: String| Error::InvalidSetting { field: "disk_path", problem };
     let failed = |cause: io::Error| refused(format!("{} cannot be used: {cause}", path.display()));
     let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-    rustix::fs::flock(file, lock)
-        .map_err(|_| refused(format!("{} is in use by another engine", path.display())))?;
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    while rustix::fs::flock(file, lock).is_err() {
+        if Instant::now() >= deadline {
+            return Err(refused(format!("{} is in use by another engine", path.display())));
+        }
+        std::thread::sleep(CLAIM_PAUSE);
+    }
     let mut tag = [0u8; TAG.len()];
     if bytes > 0 && (file.read_exact_at(&mut tag, 0).is_err() || tag != *TAG) {
         let problem = format!("{} is no swap file of ours, and is not empty", path.display());
@@ -199,7 +208,7 @@ impl DiskTier {
         }
         let cipher = Aes256GcmSiv::new(&key.into());
         key.fill(0);
-        let mut map = DiskMap::new(bytes_max);
+        let mut map = DiskMap::new(bytes_max.max(BLOCK_BYTES));
         // The first block is the file's name tag, not a record's.
         let _ = map.alloc(BLOCK_BYTES);
         Self { file, map: Mutex::new(map), cipher, state, bytes_max }
@@ -310,7 +319,7 @@ impl DiskTier {
     /// Bytes of the file that are taken.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.map.lock().bytes()
+        self.map.lock().bytes() - BLOCK_BYTES
     }
 
     /// Most bytes of the file.
