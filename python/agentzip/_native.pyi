@@ -426,8 +426,8 @@ class Engine:
             IncompatibleState: the keeper holds a state format this version does not know.
         """
 
-    def adopted(self) -> list[int]:
-        """Pids of targets taken over at start."""
+    def adopted(self, *, not_in: list[str] = ...) -> list[int]:
+        """Pids of targets taken over at start; without those of some trust domains."""
 
     def attach(
         self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
@@ -656,7 +656,9 @@ class Engine:
     def page_in_space(self, space_id: int) -> PageInReport:
         """Bring home all pages of one space by its id (forked children have no pid here)."""
 
-    def spaces(self) -> list[SpaceStatus]: ...
+    def spaces(self) -> list[SpaceStatus]:
+        """By id; of a space that has not changed since the last call the same object again."""
+
     def stats(self) -> EngineStats: ...
     def reset_stats(self) -> None: ...
     def close(self) -> None:

@@ -29,8 +29,8 @@ __all__ = [
 class Pager(Protocol):
     """What an engine can do; every method may be called from any thread."""
 
-    def adopted(self) -> list[int]:
-        """Pids of targets taken over from a keeper at start."""
+    def adopted(self, *, not_in: tuple[str, ...] = ()) -> list[int]:
+        """Pids of targets taken over from a keeper at start; without those of some domains."""
 
     def attach(
         self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
@@ -145,7 +145,7 @@ class Pager(Protocol):
         """Every mapping of a process, with what is out."""
 
     def spaces(self) -> list[model.SpaceStatus]:
-        """Every managed address space."""
+        """Every managed address space; of one that has not changed the same object again."""
 
     def stats(self) -> model.EngineStats:
         """Counters and latencies since the start or the last `reset_stats`."""
@@ -178,9 +178,11 @@ class _NativePager:
                 disk_bytes_max=settings.disk_bytes_max,
             )
         )
+        self._copies: dict[object, model.SpaceStatus] = {}
+        """Of the spaces as they were told last."""
 
-    def adopted(self) -> list[int]:
-        return list(self._engine.adopted())
+    def adopted(self, *, not_in: tuple[str, ...] = ()) -> list[int]:
+        return list(self._engine.adopted(not_in=list(not_in)))
 
     def attach(
         self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
@@ -304,7 +306,13 @@ class _NativePager:
         return [model.from_object(model.Region, region) for region in found]
 
     def spaces(self) -> list[model.SpaceStatus]:
-        return [model.from_object(model.SpaceStatus, space) for space in self._engine.spaces()]
+        # The engine gives the same object again of a space that has not changed: most have not.
+        former = self._copies
+        self._copies = {
+            space: former.get(space) or model.from_object(model.SpaceStatus, space)
+            for space in self._engine.spaces()
+        }
+        return list(self._copies.values())
 
     def stats(self) -> model.EngineStats:
         return model.from_object(model.EngineStats, self._engine.stats())

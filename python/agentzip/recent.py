@@ -54,7 +54,8 @@ class Recent:
     def spaces_now(self) -> list[model.SpaceStatus]:
         """The same as they are now, which is told to the others, too."""
         spaces, now = self._engine.spaces(), self._clock()
-        if _moves(spaces) != _moves(self._spaces[1]):
+        # Those that have not changed are the same objects: this is told without a look into them.
+        if spaces != self._spaces[1] and _moves(spaces) != _moves(self._spaces[1]):
             self._moved_at = now
         self._spaces = (now, spaces)
         return spaces

@@ -102,9 +102,9 @@ class FakeEngine:
             self.targets.pop(pid, None)
             self.attached.pop(pid, None)
 
-    def adopted(self) -> list[int]:
-        """Pids of targets taken over at start."""
-        return list(self._adopted)
+    def adopted(self, *, not_in: tuple[str, ...] = ()) -> list[int]:
+        """Pids of targets taken over at start; without those of some domains."""
+        return [pid for pid in self._adopted if self.targets[pid].kinship[0] not in not_in]
 
     def attach(
         self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""

@@ -39,6 +39,9 @@ _PREBUILT = {"python": "python312", "node": "v8", "chrom": "chromium", "headless
 _GAIN_MIN = 1.02
 """A shipped dictionary that gains less on a sample of the target's pages is not used for it."""
 
+_NOTHING_OUT_TICKS = 5.0
+"""Ticks are so much longer while no page is out: there is nothing that could be made smaller."""
+
 _CACHES_IDLE_S = 60.0
 """What finds equal and similar pages is dropped after this time without background work."""
 
@@ -97,6 +100,7 @@ class Upkeep:
         self._prebuilt: dict[str, int] = {}
         self._worked_at = clock()
         self._ticks = processors.processor_times()
+        self._any_out = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -104,7 +108,7 @@ class Upkeep:
         """Work in the background until `stop`."""
 
         def run() -> None:
-            while not self._stop.wait(tick_s):
+            while not self._stop.wait(tick_s if self._any_out else tick_s * _NOTHING_OUT_TICKS):
                 try:
                     self.step()
                 except AgentZipError as error:
@@ -135,6 +139,7 @@ class Upkeep:
     def step(self) -> list[tiers.Action]:
         """One tick: observe, plan, act; returns what was done."""
         targets = self._observe()
+        self._any_out = bool(targets)
         self._train_families(targets)
         actions = tiers.plan(targets, self._host(), self._settings.rules)
         done = []

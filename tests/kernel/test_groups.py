@@ -154,6 +154,41 @@ def test_what_is_remembered_agrees_with_the_host_whatever_happened(group: Path) 
     assert open_before == len(os.listdir("/proc/self/fd"))
 
 
+def test_a_look_at_what_the_kernel_counts_asks_for_no_sandbox(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can be read is there, as long as there are as many groups as before."""
+    for name in ("a", "b"):
+        (group / name).mkdir()
+    cgroups, real = Cgroups(), os.stat
+    choose = patterns.chooser([f"{group.name}/*"])
+    asked: list[str] = []
+
+    def stat(path: str) -> os.stat_result:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "stat", stat)
+
+    def asked_for_none() -> bool:
+        asked.clear()
+        assert 2 == len(cgroups.find(choose))
+        return not {str(group / "a"), str(group / "b")} & set(asked)
+
+    # Whoever makes a group on this host meanwhile lets all be looked at once more.
+    assert wait_until(asked_for_none, 10)
+    monkeypatch.undo()
+    (group / "a").rmdir()
+    (group / "b" / "c").mkdir()
+    assert [f"{group.name}/b"] == [found.path for found in cgroups.find(choose)]
+    (group / "d").mkdir()
+    (group / "b" / "c").rmdir()
+    assert [f"{group.name}/{name}" for name in ("b", "d")] == [
+        found.path for found in cgroups.find(choose)
+    ]
+    cgroups.close()
+
+
 def test_the_older_hierarchy_is_read_anew_however_often(
     target: "subprocess.Popen[str]",
 ) -> None:

@@ -48,9 +48,6 @@ _STOP_SECONDS_MAX = 120.0
 _DETACH_RETRY_SECONDS = 0.2
 """Pause between two rounds over targets that could not be given back yet."""
 
-_NO_SCOPE = "default"
-"""Trust domain of processes that were attached by hand: no sandbox is in it."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -209,7 +206,7 @@ class Daemon:
             return of_sandbox
         known = self._kin.get(pid)
         if known is None:
-            known = self._kin[pid] = (_NO_SCOPE, kinship.image_of(pid))
+            known = self._kin[pid] = (kinship.NO_SCOPE, kinship.image_of(pid))
         return known
 
     def _expected_rest_s(self, pid: int) -> float | None:
@@ -257,18 +254,12 @@ class Daemon:
     def tick(self) -> None:
         """Look at the engine once and log what changed; an error here never ends the daemon."""
         try:
-            spaces = {space.id: space for space in self._recent.spaces()}
-            stats = self._recent.stats()
+            seen, stats = self._recent.spaces(), self._recent.stats()
         except AgentZipError as error:
             _log.warning("the engine does not answer: %s", error)
             return
-        for space_id in self._known.keys() - spaces.keys():
-            space = self._known[space_id]
-            self._kin.pop(space.pid, None)
-            _log.info("space %d is gone (pid %d, %s)", space_id, space.pid, space.command)
-        for space_id in spaces.keys() - self._known.keys():
-            space = spaces[space_id]
-            _log.info("managing space %d (pid %d, %s)", space_id, space.pid, space.command)
+        if seen != list(self._known.values()):
+            self._follow({space.id: space for space in seen})
         if stats.pages_lost > self._pages_lost:
             _log.error("%d pages failed their checksum and are poisoned", stats.pages_lost)
         if stats.fault_panics > self._fault_panics:
@@ -280,10 +271,20 @@ class Daemon:
         if stats.keeper_restarts > self._keeper_restarts:
             _log.warning("the keeper died and was replaced (%d times)", stats.keeper_restarts)
         self._keeper_group.take(stats.keeper_pid)
-        self._known = spaces
         self._pages_lost = stats.pages_lost
         self._keeper_restarts = stats.keeper_restarts
         self._fault_panics = stats.fault_panics
+
+    def _follow(self, spaces: dict[int, model.SpaceStatus]) -> None:
+        """Log which spaces have come and gone."""
+        for space_id in self._known.keys() - spaces.keys():
+            space = self._known[space_id]
+            self._kin.pop(space.pid, None)
+            _log.info("space %d is gone (pid %d, %s)", space_id, space.pid, space.command)
+        for space_id in spaces.keys() - self._known.keys():
+            space = spaces[space_id]
+            _log.info("managing space %d (pid %d, %s)", space_id, space.pid, space.command)
+        self._known = spaces
 
     def stop(self) -> StopOutcome:
         """

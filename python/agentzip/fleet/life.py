@@ -262,19 +262,26 @@ class Life:
 
     def due(self, now: float) -> bool:
         """Whether its processes are to be looked at: who sleeps for long is looked at seldom."""
+        age, state = now - self.looked_at, self.state
+        if age >= _ASLEEP_LOOK_S or age < _LOOK_S_MIN:
+            return age >= _ASLEEP_LOOK_S
         asleep = (
-            self.waiting
-            and now - self.state.since >= _ASLEEP_S
-            and self.sandbox.frozen == self.state.frozen
-            and len(self.processes) == len(self.state.processes)
-            and all(process.asleep for process in self.processes.values())
+            now - state.since >= _ASLEEP_S
+            and self.waiting
+            and self.sandbox.frozen == state.frozen
+            and len(self.processes) == len(state.processes)
         )
-        return now - self.looked_at >= (_ASLEEP_LOOK_S if asleep else _LOOK_S_MIN)
+        return not asleep or not all(process.asleep for process in self.processes.values())
 
     @property
     def waiting(self) -> bool:
         """Whether it is in one of the waits."""
         return self.state.phase in WAITS
+
+    def waits_as_told(self, since: float) -> bool:
+        """Whether it waits, and something was decided about that wait not before `since`."""
+        told_at = self.decisions[-1][0] if self.decisions else float("-inf")
+        return self.waiting and told_at >= max(since, self.state.since)
 
     def reading(self, now: float) -> phases.Reading:
         """What its processes did since the last tick."""

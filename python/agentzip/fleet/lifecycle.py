@@ -45,6 +45,9 @@ _PAGES_MIN = 64
 _LEFT_S_MAX = 5.0
 """How long a wake waits for a page out that was decided before it; it ends at its next chunk."""
 
+_TOLD_S = 30.0
+"""While memory costs nothing, a sandbox that goes on waiting is told of so seldom."""
+
 _STORM_S_MIN = 0.5
 """Refaults are counted over this time at least: the rate over a short one means nothing."""
 
@@ -233,7 +236,9 @@ class Lifecycle:
                 if self.trimmer.is_trimming(life.sandbox.name):
                     continue
                 # While memory costs nothing it is enough to say so when it is looked at.
-                if not memory_has_price and life.looked_at < self._planned_at:
+                if not memory_has_price and (
+                    life.looked_at < self._planned_at or life.waits_as_told(now - _TOLD_S)
+                ):
                     continue
                 if life.sandbox.frozen:
                     self._note(_frozen(life), "leave", 0)

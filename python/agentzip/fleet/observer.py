@@ -18,6 +18,7 @@ from agentzip.fleet.actions import Actions
 from agentzip.fleet.life import Life, ProcessLife
 from agentzip.fleet.registry import Registry, Sandbox
 from agentzip.fleet.rules import Rules
+from agentzip.host import kinship
 from agentzip.host.activity import activity
 from agentzip.model import SpaceStatus
 from agentzip.pager import Pager
@@ -62,6 +63,8 @@ class Observer:
         self._actions = actions
         self._clock = clock
         self._released_at = clock()
+        # From the daemon before this one; those that were attached by hand are nobody's here.
+        self._adopted = set(engine.adopted(not_in=("", kinship.NO_SCOPE)))
         self.rules = rules
         self.processor_price = breakers.Thresholds().processor_price
         """Byte-seconds of memory for one processor second, as the last plan had it."""
@@ -195,9 +198,10 @@ class Observer:
                     life.latency_target_s = self.rules.latency_target_of(sandbox)
                     gone += life.take_members()
             self._of_pid = {pid: life for life in self.lives.values() for pid in life.processes}
-            gone = [pid for pid in gone if pid not in self._of_pid]
+            gone = [pid for pid in (*gone, *self._adopted) if pid not in self._of_pid]
+            self._adopted.clear()
         for pid in gone:
-            # It has ended, or its scope was switched off: then it is given back.
+            # It has ended, or no scope selects it any more: then it is given back.
             self._actions.release(pid)
         if now - self._released_at >= _RELEASE_AGAIN_S:
             self._released_at = now

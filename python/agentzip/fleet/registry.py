@@ -129,8 +129,6 @@ class _Entry:
     inodes: frozenset[tuple[int, int]]
     processes: dict[int, _Process]
     group: Group | None
-    read_at: float
-    """When its processes were read last."""
     settled_at: float
     """From then on none of them is about to become another program."""
 
@@ -183,6 +181,11 @@ class Registry:
         self._of_groups: list[Rule] = []
         self._choose: Callable[[str], int | None] = lambda _path: None
         self._told: set[str] = set()
+        self._groups: list[Group] = []
+        self._read_at = float("-inf")
+        """When the processes of all groups were read last."""
+        self._settled_at = float("inf")
+        """From then on nothing changes unless a group says so; see `_is_left_unread`."""
         self._entries: dict[_Key, _Entry] = {}
         # Both are replaced as a whole, so readers need no lock.
         self._by_name: dict[str, Sandbox] = {}
@@ -241,8 +244,7 @@ class Registry:
             taken = self._by_name.get(name)
             if taken is not None and taken.scope != f"run:{name}":
                 raise InvalidSetting(f"sandbox name is in use: {name}", "choose another")
-            home = self.sandbox_of(pid)
-            if home is not None and home != name:
+            if (home := self.sandbox_of(pid)) not in {None, name}:
                 raise InvalidSetting(
                     f"process {pid} is in a sandbox already: {home}",
                     "start it outside of the control groups that the scopes select",
@@ -266,15 +268,21 @@ class Registry:
             self._rules = rules
             self._of_groups = [rule for rule in rules if not rule.pid]
             self._choose = patterns.chooser([rule.pattern for rule in self._of_groups])
+            self._read_at = float("-inf")
         changes, now = Changes(), self._clock()
-        taken = set(self._own())
         groups = self._cgroups.find(self._choose)
+        read_all = now >= self._read_at + _UNREAD_SECONDS
+        # A group that says what it said is the same object.
+        if not read_all and self._settled_at < now and groups == self._groups:
+            return changes
+        taken = set(self._own())
         names = self._names_kept(groups)
         entries: dict[_Key, _Entry] = {}
         goes_on: set[_Key] = set()
         for claim in self._claims(groups, taken):
             former = self._former(claim.key, claim.group)
-            entry = self._entry(claim, former, names, now, changes)
+            unread = former is not None and not read_all and _is_left_unread(claim, former, now)
+            entry = former if unread else self._entry(claim, former, names, now, changes)
             if entry is None:
                 self._end(claim.rule)
                 continue
@@ -288,7 +296,11 @@ class Registry:
             if key not in goes_on:
                 changes.vanished.append(entry.sandbox)
                 changes.left.extend(entry.sandbox.members)
-        self._entries = entries
+        self._entries, self._groups = entries, groups
+        self._read_at = now if read_all else self._read_at
+        settled_at = max((entry.settled_at for entry in entries.values()), default=now)
+        # Of the children of a named process nobody tells.
+        self._settled_at = float("inf") if len(self._of_groups) < len(rules) else settled_at
         self._by_name = {entry.sandbox.name: entry.sandbox for entry in entries.values()}
         self._by_pid = {
             pid: process for entry in entries.values() for pid, process in entry.processes.items()
@@ -299,9 +311,7 @@ class Registry:
         """The sandbox of the look before that a claim goes on with."""
         former = self._entries.get(key)
         # A group that a runtime makes in one hierarchy after the other is still one group.
-        if former is None or group is None or former.inodes & group.inodes:
-            return former
-        return None
+        return former if former is None or group is None or former.inodes & group.inodes else None
 
     def _names_kept(self, groups: list[Group]) -> set[str]:
         """Names of the sandboxes that are still there; a new one takes none of them."""
@@ -364,15 +374,12 @@ class Registry:
         changes: Changes,
     ) -> _Entry | None:
         """The sandbox that a claim makes; None if it has no processes."""
-        if former is not None and _is_left_unread(claim, former, now):
-            return former
-        known = {} if former is None else former.processes
-        kept, fresh = self._sorted_out(claim, known, now)
+        kept, fresh = self._sorted_out(claim, {} if former is None else former.processes, now)
         if not kept and not fresh:
             return None
         group, rule = claim.group, claim.rule
         if former is not None and not fresh and _as_before(claim, former, kept):
-            former.group, former.read_at = claim.group, now
+            former.group = claim.group
             return former
         if former is None:
             name = rule.sandbox_name if group is None else _name_of(group.path, names)
@@ -386,7 +393,7 @@ class Registry:
         if former is not None:
             changes.left.extend(
                 process.member
-                for pid, process in known.items()
+                for pid, process in former.processes.items()
                 if pid not in kept or kept[pid].member.start_time != process.member.start_time
             )
         members = tuple(kept[pid].member for pid in sorted(kept))
@@ -410,7 +417,7 @@ class Registry:
                 former.sandbox, rule=rule, members=members, frozen=frozen, refused=refused
             )
         settled_at = max(one.seen for one in kept.values()) + _SETTLE_SECONDS
-        return _Entry(sandbox, inodes, kept, group, now, settled_at)
+        return _Entry(sandbox, inodes, kept, group, settled_at)
 
     def _sorted_out(
         self, claim: _Claim, known: dict[int, _Process], now: float
@@ -461,9 +468,8 @@ def _is_left_unread(claim: _Claim, former: _Entry, now: float) -> bool:
         claim.group is not None
         and claim.group is former.group
         and claim.rule is former.sandbox.rule
-        and former.settled_at < now < former.read_at + _UNREAD_SECONDS
-        and len(claim.pids) == len(former.processes)
-        and all(pid in former.processes for pid in claim.pids)
+        and former.settled_at < now
+        and former.processes.keys() == set(claim.pids)
     )
 
 

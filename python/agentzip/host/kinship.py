@@ -10,7 +10,10 @@ import contextlib
 import os
 import re
 
-__all__ = ["image_of"]
+__all__ = ["NO_SCOPE", "image_of"]
+
+NO_SCOPE = "default"
+"""Trust domain of processes that were attached by hand: no sandbox is in it."""
 
 _SCRIPT_SUFFIXES = (".py", ".js", ".mjs", ".cjs")
 

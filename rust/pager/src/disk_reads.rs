@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Disks answer several requests at once.
 const READERS: usize = 2;
-/// How soon a reader notices that the engine closes.
-const IDLE: Duration = Duration::from_millis(200);
 /// A read that failed is tried again this often: a path that comes back, a passing shortage.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -77,16 +75,27 @@ impl DiskReads {
         }
     }
 
-    fn next(&self) -> Option<Wanted> {
+    /// Wait for the next one; `None` at the end of the engine.
+    fn next(&self, stop: &AtomicBool) -> Option<Wanted> {
         let mut wanted = self.wanted.lock();
-        let first = wanted.iter().map(|known| known.due).min();
-        let patience = first.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
-        if !patience.is_zero() {
-            self.bell.wait_for(&mut wanted, patience.min(IDLE));
+        while !stop.load(Ordering::Acquire) {
+            let now = Instant::now();
+            if let Some(place) = wanted.iter().position(|known| known.due <= now) {
+                return wanted.remove(place);
+            }
+            match wanted.iter().map(|known| known.due).min() {
+                Some(due) => drop(self.bell.wait_until(&mut wanted, due)),
+                None => self.bell.wait(&mut wanted),
+            }
         }
-        let now = Instant::now();
-        let place = wanted.iter().position(|known| known.due <= now)?;
-        wanted.remove(place)
+        None
+    }
+
+    /// Let the readers see that the engine closes.
+    pub fn ring(&self) {
+        // Under the lock: a reader that has just looked waits by now, and hears it.
+        let _wanted = self.wanted.lock();
+        self.bell.notify_all();
     }
 }
 
@@ -103,7 +112,7 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
                 let Ok(mut disk_kit) = DiskKit::new() else { return };
                 let mut kit = Kit::default();
                 while !stop.load(Ordering::Acquire) {
-                    let Some(mut wanted) = shared.disk_reads.next() else { continue };
+                    let Some(mut wanted) = shared.disk_reads.next(&stop) else { continue };
                     let Some(space) = shared.space(wanted.space) else { continue };
                     // One page's bug must not leave all others unread.
                     let run = || bring(&shared, &space, &mut wanted, &mut kit, &mut disk_kit);

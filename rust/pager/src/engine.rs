@@ -10,15 +10,16 @@ use crate::error::{Error, Result};
 use crate::fault_loop;
 use crate::features;
 use crate::habit::{self, RefaultRange};
+use crate::housekeeping::{self, KeeperPost};
 use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
-use crate::page_out::{PageOutReport, Wanted, await_worker, page_out};
+use crate::page_out::{PageOutReport, Wanted, page_out};
 use crate::points;
 use crate::prefetch::{self, WakeReport};
 use crate::recode::{self, RecodeReport, dictionary_for, recode};
 use crate::references::Reference;
 use crate::region;
-use crate::shared::{Kit, Queue, Settings, Shared};
+use crate::shared::{Bell, Queue, Settings, Shared};
 use crate::space::Space;
 use crate::spill::{SpillReport, spill};
 use crate::store::Store;
@@ -34,14 +35,10 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the housekeeper looks for dead targets and a dead keeper.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// Look for dead targets every this many rounds; costs one system call per space.
-const SWEEP_ROUNDS: u32 = 5;
 /// How long a killed engine's lock may outlive it: until its keeper notices.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// Memory that page ins leave to the host.
@@ -63,12 +60,12 @@ pub struct LearnedSet {
 /// The pager of one host.
 pub struct Engine {
     shared: Arc<Shared>,
-    keeper: Arc<Mutex<Option<Keeper>>>,
-    keeper_restarts: Arc<AtomicU64>,
+    post: Arc<KeeperPost>,
     adopted: Vec<i32>,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    run_dir: PathBuf,
+    /// The housekeeper's.
+    bell: Arc<Bell>,
     /// Held as long as the engine lives; the keeper lets go of it when the engine dies.
     _lock: File,
     /// Attaches one at a time: two of the same process must not both succeed.
@@ -100,8 +97,7 @@ impl Engine {
             Some(estate) => take_over(&shared, estate)?,
             None => Vec::new(),
         };
-        let swap_file = shared.store.disk().map(DiskTier::file);
-        let keeper = Arc::new(Mutex::new(Some(Keeper::start(&run_dir, swap_file)?)));
+        let post = Arc::new(KeeperPost::start(&shared, run_dir)?);
         points::pass("takeover.keeper_started");
         if let Some(predecessor) = predecessor {
             predecessor.dismiss();
@@ -117,39 +113,17 @@ impl Engine {
         }
         let engine = Self {
             shared,
-            keeper,
-            keeper_restarts: Arc::new(AtomicU64::new(0)),
+            post,
             adopted,
             stop,
             threads: Mutex::new(threads),
-            run_dir,
+            bell: Arc::new(Bell::create()?),
             _lock: lock,
             attaching: Mutex::new(()),
         };
-        engine.start_housekeeper()?;
+        let Self { shared, post, stop, bell, .. } = &engine;
+        engine.threads.lock().push(housekeeping::start(shared, post, stop, bell)?);
         Ok(engine)
-    }
-
-    fn start_housekeeper(&self) -> Result<()> {
-        let (shared, keeper) = (Arc::clone(&self.shared), Arc::clone(&self.keeper));
-        let (stop, restarts) = (Arc::clone(&self.stop), Arc::clone(&self.keeper_restarts));
-        let run_dir = self.run_dir.clone();
-        let thread = std::thread::Builder::new()
-            .name("agentzip-house".to_owned())
-            .spawn(move || {
-                let mut round = 0;
-                while !stop.load(Ordering::Acquire) {
-                    std::thread::sleep(HOUSEKEEPING);
-                    replace_dead_keeper(&shared, &keeper, &run_dir, &restarts, &stop);
-                    round += 1;
-                    if round % SWEEP_ROUNDS == 0 {
-                        sweep(&shared);
-                    }
-                }
-            })
-            .map_err(Error::os("starting the housekeeper"))?;
-        self.threads.lock().push(thread);
-        Ok(())
     }
 
     /// What all parts share: spaces, counters, the pool.
@@ -167,8 +141,8 @@ impl Engine {
     /// Process id of the keeper, 0 while there is none, and how often it was replaced.
     #[must_use]
     pub fn keeper(&self) -> (i32, u64) {
-        let pid = self.keeper.lock().as_ref().map_or(0, Keeper::pid);
-        (pid, self.keeper_restarts.load(Ordering::Relaxed))
+        let pid = self.post.keeper.lock().as_ref().map_or(0, Keeper::pid);
+        (pid, self.post.restarts.load(Ordering::Relaxed))
     }
 
     /// Attach a process.
@@ -437,7 +411,7 @@ impl Engine {
     /// # Errors
     /// `TargetsRemain`.
     pub fn close(&self) -> Result<()> {
-        sweep(&self.shared);
+        housekeeping::sweep(&self.shared, |_| true);
         let remaining = self.shared.spaces.read().len();
         if remaining > 0 {
             return Err(Error::TargetsRemain(remaining));
@@ -448,10 +422,12 @@ impl Engine {
 
     fn halt(&self) {
         self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        self.shared.ring_all();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
-        if let Some(keeper) = self.keeper.lock().take() {
+        if let Some(keeper) = self.post.keeper.lock().take() {
             keeper.stop();
         }
     }
@@ -534,53 +510,4 @@ fn open_store(settings: &Settings, estate: Option<Estate>) -> Result<(Store, Opt
 fn open_disk(settings: &Settings) -> Result<Option<DiskTier>> {
     let path = settings.disk_path.as_deref();
     path.map(|path| DiskTier::create(path, settings.disk_bytes_max)).transpose()
-}
-
-fn replace_dead_keeper(
-    shared: &Shared,
-    keeper: &Mutex<Option<Keeper>>,
-    run_dir: &Path,
-    restarts: &AtomicU64,
-    stop: &AtomicBool,
-) {
-    let mut keeper = keeper.lock();
-    if stop.load(Ordering::Acquire) || keeper.as_ref().is_some_and(Keeper::is_alive) {
-        return;
-    }
-    if let Some(dead) = keeper.take() {
-        dead.reap();
-    }
-    // It shares our descriptors from birth: nothing has to be handed over.  A failure (no memory
-    // for a process) is tried again at the next round.
-    if let Ok(started) = Keeper::start(run_dir, shared.store.disk().map(DiskTier::file)) {
-        restarts.fetch_add(1, Ordering::Relaxed);
-        *keeper = Some(started);
-    }
-}
-
-/// Forget spaces whose address space is gone; finish what could not be settled before; give back
-/// the memory of tables whose pages are home or gone.
-fn sweep(shared: &Shared) {
-    shared.store.references.collect();
-    for space in shared.all_spaces() {
-        if !space.is_gone() && !space.descriptor.is_alive() {
-            space.set_gone();
-        }
-        if space.is_gone() {
-            shared.forget(&space);
-            continue;
-        }
-        if let Some(mut core) = space.core.try_lock()
-            && core.unsettled
-            && let Some(_operation) = space.operation.try_lock()
-            && await_worker(&space.table, Instant::now())
-        {
-            space.settle(&mut core, shared, &mut Kit::default());
-        }
-        if space.table.may_have_empty_leaves()
-            && let Some(_core) = space.core.try_lock()
-        {
-            space.table.give_back_empty();
-        }
-    }
 }

@@ -32,8 +32,6 @@ const RETRY_MAX: Duration = Duration::from_millis(20);
 /// The longest pause after panics.  Each prints its message: seventeen in the first minute, then
 /// one a minute.
 const PANIC_MAX: Duration = Duration::from_secs(60);
-/// How soon a thread notices that the engine closes.
-const IDLE: Duration = Duration::from_millis(200);
 
 /// Start one thread per queue.
 ///
@@ -107,11 +105,14 @@ impl Shift {
     fn gather(&mut self, shared: &Shared, events: &mut Vec<epoll::Event>) {
         let queue = &shared.queues[self.shard];
         let next = self.postponed.iter().map(|postponed| postponed.due).min();
-        let patience = next.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
-        let patience = Timespec { tv_sec: 0, tv_nsec: patience.min(IDLE).subsec_nanos().into() };
+        let patience = next.map(|due| {
+            let pause = due.saturating_duration_since(Instant::now()).min(PANIC_MAX);
+            Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() }
+        });
         events.clear();
         let spare = rustix::buffer::spare_capacity(events);
-        if epoll::wait(&queue.epoll, spare, Some(&patience)).is_err() {
+        // The bell rings when the engine closes, so without work there is nothing to wake for.
+        if epoll::wait(&queue.epoll, spare, patience.as_ref()).is_err() {
             events.clear();
         }
         for event in &*events {

@@ -73,8 +73,9 @@ const SPARED_IN_COHORT: u32 = 16;
 const SPARED_ENOUGH: u32 = 4;
 /// Room for notes, 128 KiB, beside that for twice the size of the set.
 const NOTES_MORE: usize = 1 << 14;
-/// Refaults that are kept until somebody asks.
-const REFAULTS_MAX: usize = 4096;
+/// Refaults that are kept until somebody asks: those of two wakes that need everything, between
+/// these bounds.
+const REFAULTS_KEPT: std::ops::RangeInclusive<usize> = 256..=4096;
 /// Refaults of neighbours so close in time are told as one.
 const REFAULTS_APART_MS: u64 = 50;
 /// Unit of the order, so that 16 bits cover four seconds; what comes later is last.
@@ -84,6 +85,8 @@ const PAGE_BITS: u32 = 36;
 const GUESSED: u64 = 1 << 63;
 /// Of a cohort: its pages were.
 const GUESSED_COHORT: u8 = 1 << 7;
+/// In the bits above a page's: three days, or longer.
+const AFTER_MS_MAX: u64 = u64::MAX >> PAGE_BITS;
 
 /// Held back from this wake's prefetch.
 const SPARED: u8 = 1 << 0;
@@ -147,13 +150,6 @@ impl Tally {
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
-}
-
-/// A page that came back because it was touched.
-#[derive(Clone, Copy, Debug)]
-struct Refault {
-    page: PageNumber,
-    after_ms: u32,
 }
 
 /// Pages in a row that came back because they were touched.
@@ -220,7 +216,8 @@ pub struct Habit {
     noted: Vec<u64>,
     /// Of those noted, what belongs to wakes; the rest is a burst that may become one.
     noted_for_sure: usize,
-    refaults: VecDeque<Refault>,
+    /// Pages that came back because they were touched, with the time since the last page out.
+    refaults: VecDeque<u64>,
     /// End of the last page out; `None` before it and while one runs.
     asleep_since: Option<Instant>,
     awake_since: Option<Instant>,
@@ -378,7 +375,8 @@ impl Habit {
         };
         self.noted.shrink_to(room);
         self.noted.reserve_exact(room);
-        self.refaults.reserve_exact(REFAULTS_MAX - self.refaults.len());
+        let kept = (2 * out).clamp(*REFAULTS_KEPT.start(), *REFAULTS_KEPT.end());
+        self.refaults.reserve_exact(kept.saturating_sub(self.refaults.len()));
         self.learned.iter_mut().for_each(|known| known.marks = 0);
         self.changed();
     }
@@ -424,11 +422,11 @@ impl Habit {
 
     /// Refaults since the last call, neighbours together, oldest first.
     pub fn take_refaults(&mut self) -> Vec<RefaultRange> {
-        let mut all: Vec<Refault> = self.refaults.drain(..).collect();
-        all.sort_by_key(|refault| refault.page);
+        let mut all: Vec<u64> = self.refaults.drain(..).collect();
+        all.sort_by_key(|refault| page_of(*refault));
         let mut ranges: Vec<RefaultRange> = Vec::new();
         for refault in all {
-            let (start, after_ms) = (refault.page.start().0, u64::from(refault.after_ms));
+            let (start, after_ms) = (page_of(refault).start().0, refault >> PAGE_BITS);
             let end = start + PAGE_SIZE as u64;
             match ranges.last_mut() {
                 Some(last)
@@ -502,19 +500,20 @@ impl Habit {
     }
 
     fn keep_refault(&mut self, page: PageNumber, after: Duration) {
-        if self.refaults.len() >= REFAULTS_MAX {
+        if self.refaults.len() == self.refaults.capacity() {
             self.refaults.pop_front();
             increment(&self.tally.refaults_dropped);
         }
-        let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-        self.refaults.push_back(Refault { page, after_ms });
+        let after_ms =
+            u64::try_from(after.as_millis()).map_or(AFTER_MS_MAX, |ms| ms.min(AFTER_MS_MAX));
+        self.refaults.push_back(after_ms << PAGE_BITS | page.0);
     }
 
     fn changed(&mut self) {
         self.generation += 1;
         let bytes = self.learned.capacity() * size_of::<Learned>()
             + self.noted.capacity() * size_of::<u64>()
-            + self.refaults.capacity() * size_of::<Refault>();
+            + self.refaults.capacity() * size_of::<u64>();
         self.tally.learned.store(self.learned.len() as u64, Ordering::Relaxed);
         self.tally.bytes.store(bytes as u64, Ordering::Relaxed);
     }
@@ -680,12 +679,17 @@ fn order_of(since: Duration) -> u16 {
     u16::try_from(since.as_micros() / ORDER_MICROS).unwrap_or(u16::MAX)
 }
 
+/// The page that a word of notes or refaults is about.
+fn page_of(word: u64) -> PageNumber {
+    PageNumber(word & ((1 << PAGE_BITS) - 1))
+}
+
 fn learned_of(note: u64, weight: u8, wake: u8) -> Learned {
-    let page = PageNumber(note & ((1 << PAGE_BITS) - 1));
     let guessed = note & GUESSED != 0;
     let cohort = wake & !GUESSED_COHORT | if guessed { GUESSED_COHORT } else { 0 };
     let weight = if guessed { GUESS } else { weight };
-    Learned { page, order: (note >> PAGE_BITS) as u16, weight, cohort, marks: 0 }
+    let order = (note >> PAGE_BITS) as u16;
+    Learned { page: page_of(note), order, weight, cohort, marks: 0 }
 }
 
 /// By page, each once, and no more than there is room for.

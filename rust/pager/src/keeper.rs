@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a killed engine's keeper may take to notice.
@@ -86,6 +87,12 @@ impl Keeper {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.twin.is_alive()
+    }
+
+    /// A descriptor that can be read when it has ended.
+    #[must_use]
+    pub fn death(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.twin.pidfd)
     }
 
     /// Clear away a keeper that was killed.

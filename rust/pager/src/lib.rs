@@ -52,6 +52,8 @@ pub mod features;
 pub mod fork;
 /// Which pages a space needs when it wakes.
 pub mod habit;
+/// What is done unasked.
+pub mod housekeeping;
 /// The keeper, from the engine's side.
 pub mod keeper;
 /// Addresses made comparable between processes.

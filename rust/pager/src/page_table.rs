@@ -4,21 +4,23 @@
 //! keeper also holds, and a new daemon maps it and goes on. Hence the two rules of this file:
 //!
 //! - **No pointers, only positions**, so that the memory means the same in every process.
-//! - **Every prefix of our stores is a valid table.** A node is linked only once it is known to
-//!   be zero. Of an entry's two words the payload is written first and the state last, with
+//! - **Every prefix of our stores is a valid table.** A leaf is linked only once it is known to be
+//!   zero, a node once it holds its links; that, and taking either out again, is the store of one
+//!   link. Of an entry's two words the payload is written first and the state last, with
 //!   release order. Where a payload in use has to be replaced by another one, the entry passes
 //!   through [`CHANGING`], which a later `open` reads as lost: a page may be lost by a bug, but
 //!   it is never answered with the bytes of another.
 //!
-//! Shape: a tree of four levels over the 47-bit address space (root 13, two mids of 8, leaf 6
-//! bits). A leaf covers 256 KiB in 1 KiB of table, 0.4 % of the memory it describes. Nodes are
-//! small and lie together, because some programs scatter their memory: V8 asks for each chunk of
-//! 256 KiB at a random address, and a chunk alone costs 5 KiB here.
+//! Shape: a tree of leaves (8 pages, 16 bytes each) below nodes of 16 links, both 128 bytes. A node
+//! stands only where the keys below it part: a link says what it covers, so levels without a
+//! choice are left out, and a table of one leaf is one leaf. Some programs scatter their memory:
+//! V8 asks for each chunk of 256 KiB at a random address. A full chunk costs 1.2 KiB here, 1 KiB
+//! of it entries, and a lone page 256 bytes at most. Memory in a row costs 0.42 % of itself. The
+//! price is a deeper tree: a look-up takes 25 ns instead of the 8 of a tree with all its levels.
 //!
 //! One writer at a time: the caller holds its lock around everything but [`PageTable::get`] and
 //! [`PageTable::counts`], which any thread may call at any moment and which take no lock.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,29 +33,33 @@ use entry::{
     decode, encode, has_payload, stores,
 };
 pub use entry::{Entry, Stored};
+use free::FreeUnits;
+use link::{KEYS, LEVELS, Link, SLOT_BITS, SLOTS};
 
 mod entry;
+mod free;
+mod link;
 
 #[cfg(test)]
 mod tests;
 
-/// Words before the root. The caller's own header may use those below [`OWN_HEADER_WORD`].
+/// Words before the units. The caller's own header may use all but [`OWN_HEADER_WORDS`].
 pub const HEADER_WORDS: usize = 1024;
-/// First header word that belongs to the table: how many units were ever handed out.
-pub const OWN_HEADER_WORD: usize = 1016;
+/// Header words that belong to the table. In the first page: most callers need no more of it.
+pub const OWN_HEADER_WORDS: Range<usize> = 56..58;
+/// How many units were ever handed out.
+const BUMP_WORD: usize = OWN_HEADER_WORDS.start;
+/// The link to the whole tree.
+const ROOT_WORD: usize = OWN_HEADER_WORDS.start + 1;
 
-const ROOT_WORDS: usize = 1 << 13;
-/// Where the units begin. A table must have at least this many words; each KiB more is a unit.
-pub const NODES_START: usize = HEADER_WORDS + ROOT_WORDS;
-/// Nodes are handed out in units of this many words.
-pub const UNIT_WORDS: usize = 128;
-const MID_UNITS: u64 = 2;
-const MID_SLOTS: u64 = 1 << MID_BITS;
+/// Nodes and leaves are handed out in units of this many words.
+const UNIT_WORDS: usize = SLOTS;
+const LEAF_BITS: u32 = 3;
 const LEAF_PAGES: u64 = 1 << LEAF_BITS;
-const MID_BITS: u32 = 8;
-const LEAF_BITS: u32 = 6;
 const WORD_BYTES: u64 = 8;
 const UNIT_BYTES: u64 = UNIT_WORDS as u64 * WORD_BYTES;
+const _: () = assert!(2 * LEAF_PAGES as usize == UNIT_WORDS);
+const _: () = assert!(PAGES_END >> LEAF_BITS == KEYS.end);
 
 /// Looks at a changing entry this often before going to sleep: the writer needs two stores, but
 /// it may have been preempted by the very thread that waits for it.
@@ -61,36 +67,46 @@ const SPINS_BEFORE_SLEEP: u32 = 64;
 const CHANGING_SLEEP: Duration = Duration::from_micros(20);
 /// Fewest entries that must have gone before a look for empty leaves.
 const GONE_MIN: u64 = 1024;
-/// Most leaves reclaimed at a time: bounds how long the lock is held.
-const LEAVES_AT_A_TIME: usize = 2048;
+/// And one for so many bytes of the table, a 64th of its entries: the look passes through all.
+const GONE_BYTES: u64 = 1024;
+/// Most units reclaimed at a time: bounds how long the lock is held.
+const UNITS_AT_A_TIME: usize = 16384;
 
 /// Memory of a table for entries in these ranges of addresses, which are in order.
 #[must_use]
 pub fn bytes_for(ranges: &[Range<u64>]) -> u64 {
-    // Parts of the address space, each of so many bits, in which there is an entry.
-    let parts = |bits: u32| {
-        let (mut count, mut seen) = (0, None);
-        for range in ranges.iter().filter(|range| range.start < range.end) {
-            let (first, last) = (range.start >> bits, (range.end - 1) >> bits);
-            count += last + 1 - first - u64::from(seen == Some(first));
-            seen = Some(last);
-        }
-        count
-    };
+    let ranges = || ranges.iter().filter(|range| range.start < range.end);
     let leaf_bits = PAGE_SHIFT + LEAF_BITS;
-    let (lower, upper) = (parts(leaf_bits + MID_BITS), parts(leaf_bits + 2 * MID_BITS));
-    let units = parts(leaf_bits) + (lower + upper) * MID_UNITS;
-    // Of the root only those pages are there that hold a link.
-    let root_bits = leaf_bits + 2 * MID_BITS + (PAGE_SIZE as u64 / WORD_BYTES).ilog2();
-    let pages = parts(root_bits) * PAGE_SIZE as u64;
-    HEADER_WORDS as u64 * WORD_BYTES + pages + units * UNIT_BYTES
+    let (mut units, mut counted) = (0, 0);
+    for range in ranges() {
+        let (first, end) = (range.start >> leaf_bits, ((range.end - 1) >> leaf_bits) + 1);
+        units += end - counted.max(first);
+        counted = end;
+    }
+    for level in 1..=LEVELS {
+        // What is below a node of this level: a node is there for each two of them in a row.
+        let bits = leaf_bits + (level - 1) * SLOT_BITS;
+        let (mut counted, mut last) = (0, None::<u64>);
+        for range in ranges() {
+            let (own, end) = (range.start >> bits, (range.end - 1) >> bits);
+            let before = last.filter(|last| last >> SLOT_BITS == own >> SLOT_BITS);
+            let first = before.unwrap_or(own);
+            if first < end {
+                let (from, to) = ((first + 1) >> SLOT_BITS, ((end - 1) >> SLOT_BITS) + 1);
+                units += to.saturating_sub(counted.max(from));
+                counted = counted.max(to);
+            }
+            last = Some(end);
+        }
+    }
+    HEADER_WORDS as u64 * WORD_BYTES + units * UNIT_BYTES
 }
 
 /// Why a table could not be changed. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No unit is left in the memory of the table.
-    #[error("page table is full: {units} units of 1 KiB")]
+    #[error("page table is full: {units} units of {UNIT_BYTES} bytes")]
     Full {
         /// Units the memory has.
         units: u64,
@@ -109,13 +125,14 @@ pub enum Error {
 /// Why memory was not accepted as a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Not even the root fits.
-    #[error("page table memory too small: {words} words, {NODES_START} needed")]
+    /// Not even the header fits.
+    #[error("page table memory too small: {words} words, {HEADER_WORDS} needed")]
     TooSmall {
         /// Words given.
         words: usize,
     },
-    /// A link leads outside the units handed out, or twice to the same unit.
+    /// A link leads outside the units handed out, twice to the same one, or to where its keys
+    /// do not belong.
     #[error("page table is damaged: bad link at word {word}: {link}")]
     Damaged {
         /// Position of the link.
@@ -151,11 +168,11 @@ pub struct PageTable<W> {
     encoded_bytes: AtomicU64,
     /// Entries gone since the last complete look for empty leaves.
     gone: AtomicU64,
-    /// Goes up when leaves were unlinked and before any of them is used again, so that a reader
+    /// Goes up when units were unlinked and before any of them is used again, so that a reader
     /// that still holds one notices.
     unlinks: AtomicU64,
     /// Units below the bump position that nothing links to. Volatile: `rebuild` finds them again.
-    free: Mutex<BTreeSet<u64>>,
+    free: Mutex<FreeUnits>,
 }
 
 impl<W: AsRef<[AtomicU64]>> PageTable<W> {
@@ -168,17 +185,17 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
     /// [`OpenError`] when the memory is too small or its links cannot have been written by us.
     pub fn open(words: W) -> Result<Self, OpenError> {
         let len = words.as_ref().len();
-        if len < NODES_START {
+        if len < HEADER_WORDS {
             return Err(OpenError::TooSmall { words: len });
         }
         let table = Self {
-            units: ((len - NODES_START) / UNIT_WORDS) as u64,
+            units: (((len - HEADER_WORDS) / UNIT_WORDS) as u64).min(Link::UNITS_MAX),
             words,
             states: Default::default(),
             encoded_bytes: AtomicU64::new(0),
             gone: AtomicU64::new(0),
             unlinks: AtomicU64::new(0),
-            free: Mutex::new(BTreeSet::new()),
+            free: Mutex::default(),
         };
         table.rebuild()?;
         table.count_all();
@@ -348,130 +365,159 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
     /// Finds the units that were taken but are linked from nowhere, and makes them usable again.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`] when a link leads astray; the free list is then left alone.
+    /// [`OpenError::Damaged`] when a link leads astray; the free units are then left alone.
     pub fn rebuild(&self) -> Result<(), OpenError> {
         let taken = self.bump().load(Ordering::Acquire);
         if taken > self.units {
-            return Err(OpenError::Damaged { word: OWN_HEADER_WORD, link: taken });
+            return Err(OpenError::Damaged { word: BUMP_WORD, link: taken });
         }
-        let mut unlinked: BTreeSet<u64> = (1..=taken).collect();
-        let mut claim = |word: usize, size: u64| {
-            let link = self.words.as_ref()[word].load(Ordering::Acquire);
-            let last = link.checked_add(size - 1);
-            if link != 0 && !last.is_some_and(|last| (link..=last).all(|u| unlinked.remove(&u))) {
-                return Err(OpenError::Damaged { word, link });
-            }
-            Ok(link)
-        };
-        for root_word in HEADER_WORDS..NODES_START {
-            for upper_word in words_of(claim(root_word, MID_UNITS)?) {
-                for lower_word in words_of(claim(upper_word, MID_UNITS)?) {
-                    claim(lower_word, 1)?;
-                }
+        let mut linked = vec![false; taken as usize];
+        self.claim(ROOT_WORD, &KEYS, &mut linked)?;
+        let mut free = FreeUnits::default();
+        let units = (1..).zip(&linked);
+        units.filter(|(_, linked)| !**linked).for_each(|(unit, _)| free.insert(unit));
+        *self.free.lock() = free;
+        Ok(())
+    }
+
+    /// Marks the units below a link, which may cover no other than these keys.
+    fn claim(
+        &self,
+        place: usize,
+        within: &Range<u64>,
+        linked: &mut [bool],
+    ) -> Result<(), OpenError> {
+        let word = self.words.as_ref()[place].load(Ordering::Acquire);
+        if word == 0 {
+            return Ok(());
+        }
+        let link = Link::from_word(word);
+        let Range { start, end } = link.keys();
+        let is_sound = within.start <= start && end <= within.end && start % (end - start) == 0;
+        let index = (link.unit() as usize).wrapping_sub(1);
+        match linked.get_mut(index) {
+            Some(linked) if is_sound && !*linked => *linked = true,
+            _ => return Err(OpenError::Damaged { word: place, link: word }),
+        }
+        if link.level() > 0 {
+            for slot in 0..SLOTS {
+                self.claim(slot_word(link, slot), &link.keys_of_slot(slot), linked)?;
             }
         }
-        *self.free.lock() = unlinked;
         Ok(())
     }
 
     /// Whether so many entries went away that a look for empty leaves pays. Cheap.
     pub fn may_have_empty_leaves(&self) -> bool {
-        self.gone.load(Ordering::Relaxed) >= (self.bytes_used() / UNIT_BYTES).max(GONE_MIN)
+        self.gone.load(Ordering::Relaxed) >= (self.bytes_used() / GONE_BYTES).max(GONE_MIN)
     }
 
-    /// Unlinks leaves without an entry (some hundred at most) for later use; returns how many.
+    /// Unlinks leaves without an entry, and the nodes that then are not needed, for later use;
+    /// a bounded number at a time, which it returns.
     ///
-    /// `give_back` gets position and length in bytes of each run of them. A reader that still holds
-    /// such a leaf finds absent entries, as which zeros count too, and then looks again. Mid nodes
-    /// stay: there are few, and their addresses come back.
+    /// `give_back` gets position and length in bytes of the pages that hold nothing any more. A
+    /// reader that still holds such a leaf finds absent entries, as which zeros count too, and
+    /// then looks again.
     pub fn reclaim_empty(&self, mut give_back: impl FnMut(u64, u64)) -> usize {
-        let mut unlinked = BTreeSet::new();
-        let mut page = PageNumber(0);
-        while let Some((start, leaf)) = self.next_leaf(page, PageNumber(PAGES_END))
-            && unlinked.len() < LEAVES_AT_A_TIME
-        {
-            let first = unit_word(leaf);
-            let words = &self.words.as_ref()[first..first + UNIT_WORDS];
-            if words.iter().step_by(2).all(|word| word.load(Ordering::Acquire) == ABSENT)
-                && let Some(link) = self.leaf_link(start)
-            {
-                link.store(0, Ordering::Release);
-                unlinked.insert(leaf);
-            }
-            page = PageNumber((start.0 | (LEAF_PAGES - 1)) + 1);
-        }
-        if unlinked.len() < LEAVES_AT_A_TIME {
+        let mut unlinked = Vec::new();
+        self.prune(ROOT_WORD, &mut unlinked);
+        if unlinked.len() < UNITS_AT_A_TIME {
             self.gone.store(0, Ordering::Relaxed);
         }
         self.unlinks.fetch_add(1, Ordering::AcqRel);
-        let mut units = unlinked.iter().peekable();
-        while let Some(&first) = units.next() {
-            let mut length = 1;
-            while units.next_if_eq(&&(first + length)).is_some() {
-                length += 1;
-            }
-            give_back(unit_word(first) as u64 * WORD_BYTES, length * UNIT_BYTES);
+        let pages = {
+            let mut free = self.free.lock();
+            unlinked.iter().for_each(|unit| free.insert(*unit));
+            free.whole_pages(&unlinked)
+        };
+        for run in pages.chunk_by(|page, next| page + 1 == *next) {
+            let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+            let start = HEADER_WORDS as u64 * WORD_BYTES + bytes(run[0]);
+            give_back(start, bytes(run.len() as u64));
         }
-        let count = unlinked.len();
-        self.free.lock().append(&mut unlinked);
-        count
+        unlinked.len()
     }
 
-    /// Memory taken by header, root and the units in use.
+    /// Unlinks what is below a link and holds no entry. A node with one link left gives way to
+    /// what that leads to.
+    fn prune(&self, place: usize, unlinked: &mut Vec<u64>) {
+        let Some(link) = self.link(place).filter(|_| unlinked.len() < UNITS_AT_A_TIME) else {
+            return;
+        };
+        let words = self.words.as_ref();
+        let left = if link.level() == 0 {
+            let first = unit_word(link.unit());
+            let states = words[first..first + UNIT_WORDS].iter().step_by(2);
+            let mut states = states.map(|state| state.load(Ordering::Acquire));
+            states.any(|state| state != ABSENT).then_some(link)
+        } else {
+            (0..SLOTS).for_each(|slot| self.prune(slot_word(link, slot), unlinked));
+            let mut links = (0..SLOTS).filter_map(|slot| self.link(slot_word(link, slot)));
+            match (links.next(), links.next()) {
+                (_, Some(_)) => Some(link),
+                (only, None) => only,
+            }
+        };
+        if left != Some(link) {
+            words[place].store(left.map_or(0, Link::word), Ordering::Release);
+            unlinked.push(link.unit());
+        }
+    }
+
+    /// Memory taken by the header and the units in use.
     pub fn bytes_used(&self) -> u64 {
-        let units = self.bump().load(Ordering::Relaxed) - self.free.lock().len() as u64;
-        NODES_START as u64 * WORD_BYTES + units * UNIT_BYTES
+        // In this order: beside a writer there are never more free ones than were handed out.
+        let free = self.free.lock().count();
+        let units = self.bump().load(Ordering::Relaxed) - free;
+        HEADER_WORDS as u64 * WORD_BYTES + units * UNIT_BYTES
     }
 
     fn bump(&self) -> &AtomicU64 {
-        &self.words.as_ref()[OWN_HEADER_WORD]
+        &self.words.as_ref()[BUMP_WORD]
     }
 
-    /// The word of the root that links to the upper mid node of `page`.
-    fn upper_link(&self, page: PageNumber) -> Option<&AtomicU64> {
-        let slot = page.0 >> (2 * MID_BITS + LEAF_BITS);
-        page.is_valid().then(|| &self.words.as_ref()[HEADER_WORDS + slot as usize])
-    }
-
-    /// The word of an upper mid node that links to the lower one of `page`, if there is an upper.
-    fn lower_link(&self, page: PageNumber) -> Option<&AtomicU64> {
-        self.link_in(self.upper_link(page)?, page.0 >> (MID_BITS + LEAF_BITS))
-    }
-
-    /// The word of a lower mid node that links to the leaf of `page`, if there is a lower one.
-    fn leaf_link(&self, page: PageNumber) -> Option<&AtomicU64> {
-        self.link_in(self.lower_link(page)?, page.0 >> LEAF_BITS)
-    }
-
-    /// The word in the mid node that `link` leads to, if it leads to one.
-    fn link_in(&self, link: &AtomicU64, index: u64) -> Option<&AtomicU64> {
-        let node = link.load(Ordering::Acquire);
-        let slot = (index & (MID_SLOTS - 1)) as usize;
-        (node != 0).then(|| &self.words.as_ref()[unit_word(node) + slot])
+    /// The link at this word, if there is one.
+    fn link(&self, place: usize) -> Option<Link> {
+        let link = Link::from_word(self.words.as_ref()[place].load(Ordering::Acquire));
+        // Never false for a link. A reader may hold a node that has become a leaf meanwhile.
+        (1..=self.units).contains(&link.unit()).then_some(link)
     }
 
     fn find_leaf(&self, page: PageNumber) -> Option<u64> {
-        let leaf = self.leaf_link(page)?.load(Ordering::Acquire);
-        (leaf != 0).then_some(leaf)
+        let key = page.0 >> LEAF_BITS;
+        let (mut place, mut above) = (ROOT_WORD, LEVELS + 1);
+        loop {
+            // As above: what does not lead down is no link, and nobody follows it for ever.
+            let link = self.link(place)?;
+            if !link.covers(key) || link.level() >= above {
+                return None;
+            }
+            if link.level() == 0 {
+                return Some(link.unit());
+            }
+            (place, above) = (slot_word(link, link.slot(key)), link.level());
+        }
     }
 
-    /// The first leaf that covers a page of `page..end`, with the first such page.
-    fn next_leaf(&self, page: PageNumber, end: PageNumber) -> Option<(PageNumber, u64)> {
-        let end = end.0.min(PAGES_END);
-        let mut page = page.0;
-        while page < end {
-            let start = PageNumber(page);
-            let step = match (self.lower_link(start), self.leaf_link(start)) {
-                (None, _) => 2 * MID_BITS + LEAF_BITS,
-                (Some(_), None) => MID_BITS + LEAF_BITS,
-                (Some(_), Some(link)) => match link.load(Ordering::Acquire) {
-                    0 => LEAF_BITS,
-                    leaf => return Some((start, leaf)),
-                },
-            };
-            page = ((page >> step) + 1) << step;
+    /// Calls `visit` with each leaf of these keys below a link and the leaf's key, in order, until
+    /// it says false.
+    fn each_leaf(
+        &self,
+        place: usize,
+        keys: &Range<u64>,
+        visit: &mut impl FnMut(u64, u64) -> bool,
+    ) -> bool {
+        let Some(link) = self.link(place) else { return true };
+        let Range { start, end } = link.keys();
+        let (first, end) = (keys.start.max(start), keys.end.min(end));
+        if first >= end {
+            return true;
         }
-        None
+        if link.level() == 0 {
+            return visit(first, link.unit());
+        }
+        let mut slots = link.slot(first)..=link.slot(end - 1);
+        slots.all(|slot| self.each_leaf(slot_word(link, slot), keys, visit))
     }
 
     /// Calls `visit` with the position of each entry of `range` that has a leaf, until it says
@@ -481,59 +527,58 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
         range: Range<PageNumber>,
         mut visit: impl FnMut(PageNumber, usize) -> bool,
     ) {
-        let mut page = range.start;
-        while let Some((start, leaf)) = self.next_leaf(page, range.end) {
-            let stop = range.end.0.min(start.0 + left_in_leaf(start));
-            for page in (start.0..stop).map(PageNumber) {
-                if !visit(page, entry_word(leaf, page)) {
-                    return;
-                }
-            }
-            page = PageNumber(stop);
-        }
+        let (start, end) = (range.start.0, range.end.0.min(PAGES_END));
+        let keys = start >> LEAF_BITS..end.div_ceil(LEAF_PAGES);
+        self.each_leaf(ROOT_WORD, &keys, &mut |key, leaf| {
+            let first = key << LEAF_BITS;
+            let mut pages = (first.max(start)..end.min(first + LEAF_PAGES)).map(PageNumber);
+            pages.all(|page| visit(page, entry_word(leaf, page)))
+        });
     }
 
-    /// Links a zeroed leaf for `page`, and mid nodes before it where there are none.
+    /// Links a zeroed leaf for `page`, which has none, and a node where its way parts from others.
     fn add_leaf(&self, page: PageNumber) -> Result<u64, Error> {
-        let no_such_page = Error::NoSuchPage(page);
-        if self.lower_link(page).is_none() {
-            let upper = self.take_units(MID_UNITS)?;
-            self.upper_link(page).ok_or(no_such_page)?.store(upper, Ordering::Release);
+        let key = page.0 >> LEAF_BITS;
+        let mut place = ROOT_WORD;
+        let mut met = self.link(place);
+        while let Some(link) = met.filter(|link| link.level() > 0 && link.covers(key)) {
+            place = slot_word(link, link.slot(key));
+            met = self.link(place);
         }
-        if self.leaf_link(page).is_none() {
-            let lower = self.take_units(MID_UNITS)?;
-            self.lower_link(page).ok_or(no_such_page)?.store(lower, Ordering::Release);
+        let words = self.words.as_ref();
+        let leaf = self.take_unit()?;
+        let mut new = Link::to(leaf, 0, key);
+        if let Some(other) = met {
+            let node = self.take_unit().inspect_err(|_| self.free.lock().insert(leaf))?;
+            let other_key = other.keys().start;
+            let parting = Link::to(node, Link::level_of_both(key, other_key), key);
+            for (key, link) in [(other_key, other), (key, new)] {
+                let slot = slot_word(parting, parting.slot(key));
+                words[slot].store(link.word(), Ordering::Release);
+            }
+            new = parting;
         }
-        let leaf = self.take_units(1)?;
-        self.leaf_link(page).ok_or(no_such_page)?.store(leaf, Ordering::Release);
+        words[place].store(new.word(), Ordering::Release);
         Ok(leaf)
     }
 
-    /// Hands out `count` adjacent zeroed units that nothing links to yet.
-    ///
-    /// Leaves prefer used units, which are already paid for; mid nodes prefer fresh ones, because
-    /// adjacent used ones are rare.
-    fn take_units(&self, count: u64) -> Result<u64, Error> {
-        let mut free = self.free.lock();
-        let fresh = self.bump().load(Ordering::Acquire);
-        let fresh_fits = self.units - fresh >= count;
-        let used = if count > 1 && fresh_fits { None } else { first_run(&free, count) };
-        if let Some(first) = used {
-            for unit in first..first + count {
-                free.remove(&unit);
-            }
-            let start = unit_word(first);
+    /// Hands out a zeroed unit that nothing links to yet; rather a used one, which is paid for.
+    fn take_unit(&self) -> Result<u64, Error> {
+        let used = self.free.lock().take();
+        if let Some(unit) = used {
+            let start = unit_word(unit);
             // An unlinked leaf still has its payload words. Release, for readers that hold it.
-            for word in &self.words.as_ref()[start..start + count as usize * UNIT_WORDS] {
+            for word in &self.words.as_ref()[start..start + UNIT_WORDS] {
                 word.store(0, Ordering::Release);
             }
-            return Ok(first);
+            return Ok(unit);
         }
-        if !fresh_fits {
+        let unit = self.bump().load(Ordering::Acquire) + 1;
+        if unit > self.units {
             return Err(Error::Full { units: self.units });
         }
-        self.bump().store(fresh + count, Ordering::Release);
-        Ok(fresh + 1)
+        self.bump().store(unit, Ordering::Release);
+        Ok(unit)
     }
 
     /// Reads the entry at `word`; `None` while its payload is being replaced.
@@ -605,36 +650,15 @@ impl<W: AsRef<[AtomicU64]>> PageTable<W> {
 
 /// Position of the first word of a unit. Units count from 1, so that 0 means "no node".
 const fn unit_word(unit: u64) -> usize {
-    NODES_START + (unit as usize - 1) * UNIT_WORDS
+    HEADER_WORDS + (unit as usize - 1) * UNIT_WORDS
 }
 
-/// Positions of the links of a mid node; none for link 0.
-fn words_of(node: u64) -> Range<usize> {
-    if node == 0 { 0..0 } else { unit_word(node)..unit_word(node) + MID_SLOTS as usize }
+/// Position of a link in the node that another link leads to.
+const fn slot_word(link: Link, slot: usize) -> usize {
+    unit_word(link.unit()) + slot
 }
 
 /// Position of the state word of `page` in its leaf.
 const fn entry_word(leaf: u64, page: PageNumber) -> usize {
     unit_word(leaf) + 2 * (page.0 & (LEAF_PAGES - 1)) as usize
-}
-
-/// Pages from `page` to the end of its leaf.
-const fn left_in_leaf(page: PageNumber) -> u64 {
-    LEAF_PAGES - (page.0 & (LEAF_PAGES - 1))
-}
-
-/// The lowest `count` adjacent members of `free`.
-fn first_run(free: &BTreeSet<u64>, count: u64) -> Option<u64> {
-    let mut start = *free.first()?;
-    let mut next = start;
-    for &unit in free {
-        if unit != next {
-            start = unit;
-        }
-        next = unit + 1;
-        if next - start == count {
-            return Some(start);
-        }
-    }
-    None
 }

@@ -48,8 +48,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a wake that was seen waits for others at work on the same space: a page out ends with
 /// its step, background work is brief.
 const OPERATION_PATIENCE: Duration = Duration::from_millis(100);
-/// How soon a worker notices that the engine closes, and a caller that his trip was stopped.
-const IDLE: Duration = Duration::from_millis(200);
+/// How soon a caller notices that his trip was stopped.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What a wake did.
@@ -147,24 +146,33 @@ impl Prefetch {
         self.bell.notify_all();
     }
 
-    fn next(&self) -> Option<Job> {
+    /// Wait for the next one; `None` at the end of the engine.
+    fn next(&self, stop: &AtomicBool) -> Option<Job> {
         let mut queues = self.queues.lock();
-        if queues.urgent.is_empty() && (queues.rests.is_empty() || !self.may_rest(&queues)) {
-            self.bell.wait_for(&mut queues, IDLE);
+        while !stop.load(Ordering::Acquire) {
+            if let Some(urgent) = queues.urgent.pop_front() {
+                return Some(Job::Urgent(urgent));
+            }
+            if self.may_rest(&queues)
+                && let Some(rest) = queues.rests.pop_front()
+            {
+                queues.resting += 1;
+                return Some(Job::Rest(rest));
+            }
+            self.bell.wait(&mut queues);
         }
-        if let Some(urgent) = queues.urgent.pop_front() {
-            return Some(Job::Urgent(urgent));
-        }
-        if !self.may_rest(&queues) {
-            return None;
-        }
-        let rest = queues.rests.pop_front()?;
-        queues.resting += 1;
-        Some(Job::Rest(rest))
+        None
     }
 
     fn may_rest(&self, queues: &Queues) -> bool {
         queues.resting < self.workers.div_ceil(2)
+    }
+
+    /// Let the workers see that the engine closes.
+    pub fn ring(&self) {
+        // Under the lock: a worker that has just looked waits by now, and hears it.
+        let _queues = self.queues.lock();
+        self.bell.notify_all();
     }
 }
 
@@ -313,7 +321,7 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
                 foreign::hurry();
                 let mut hands = Hands::default();
                 while !stop.load(Ordering::Acquire) {
-                    let Some(job) = shared.prefetch.next() else { continue };
+                    let Some(job) = shared.prefetch.next(&stop) else { continue };
                     // Whatever goes wrong with one page, it comes when it is touched.
                     let run = AssertUnwindSafe(|| run(&shared, job, &mut hands));
                     let _ = catch_unwind(run);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Name of a reference's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:reference:2";
+pub const MEMFD_NAME: &str = "agentzip:reference:3";
 /// "AgentZip" as a number, as in a page table.
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 const HEADER_BYTES: usize = 128;
@@ -100,7 +100,7 @@ impl Reference {
     pub fn memory_bytes(&self) -> u64 {
         let made = match &self.content {
             Content::Dictionary(dictionary) => dictionary.memory_bytes(),
-            Content::Layout(layout) => layout.table_bytes(),
+            Content::Layout(layout) => layout.memory_bytes(),
         };
         (self.bytes.as_ref().as_ref().len().next_multiple_of(4096) + made) as u64
     }

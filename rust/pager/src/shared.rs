@@ -14,7 +14,7 @@ use crate::store::{Reader, Store};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,13 +98,44 @@ impl Default for Kit {
     }
 }
 
+/// Wakes a thread that waits for descriptors.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// Make one.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn create() -> Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        bell.map(Self).map_err(|cause| Error::Os { what: "making a bell", cause: cause.into() })
+    }
+
+    /// Wake its thread, also if that begins to wait only later.
+    pub fn ring(&self) {
+        // Full means that it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// The event queue of a fault thread.
 #[derive(Debug)]
 pub struct Queue {
     /// Watches the descriptors of its spaces.
     pub epoll: OwnedFd,
     /// Wakes the thread without a message from the kernel.
-    bell: OwnedFd,
+    bell: Bell,
     /// Spaces to look at when the bell rings.  Held for a push or a swap only.
     nudged: Mutex<Vec<u64>>,
 }
@@ -125,8 +156,7 @@ impl Queue {
             cause: cause.into(),
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(failed)?;
+        let bell = Bell::create()?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&epoll, &bell, data, epoll::EventFlags::IN).map_err(failed)?;
         Ok(Self { epoll, bell, nudged: Mutex::new(Vec::new()) })
@@ -135,8 +165,7 @@ impl Queue {
     /// Let the thread look at a space.
     fn nudge(&self, id: u64) {
         self.nudged.lock().push(id);
-        // Full means that it rings already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     /// If `data` is the bell's: silence it and append the spaces to look at.
@@ -144,7 +173,7 @@ impl Queue {
         if data != BELL {
             return false;
         }
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        self.bell.silence();
         ready.append(&mut self.nudged.lock());
         true
     }
@@ -267,6 +296,13 @@ impl Shared {
         self.spaces.read().values().cloned().collect()
     }
 
+    /// The spaces whose number is wanted; the others are not even touched.
+    pub fn spaces_where(&self, wanted: impl Fn(u64) -> bool) -> Vec<Arc<Space>> {
+        let spaces = self.spaces.read();
+        let chosen = spaces.iter().filter(|(id, _)| wanted(**id));
+        chosen.map(|(_, space)| Arc::clone(space)).collect()
+    }
+
     /// A number for a new space.
     pub fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
@@ -298,6 +334,13 @@ impl Shared {
             }
         }
         given_up
+    }
+
+    /// Let the threads that only wait for work see that there will be none.
+    pub fn ring_all(&self) {
+        self.queues.iter().for_each(|queue| queue.bell.ring());
+        self.prefetch.ring();
+        self.disk_reads.ring();
     }
 
     /// Let the fault thread of a space look at it without a message from the kernel.

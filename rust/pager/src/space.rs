@@ -17,7 +17,7 @@ use crate::address::{PAGE_SIZE, PageNumber};
 use crate::ahead::Ahead;
 use crate::error::{Error, Result};
 use crate::habit::{Habit, Tally};
-use crate::page_table::{Entry, HEADER_WORDS, OWN_HEADER_WORD, PageTable, Stored};
+use crate::page_table::{Entry, HEADER_WORDS, OWN_HEADER_WORDS, PageTable, Stored};
 use crate::quarantine::Quarantine;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::mapping::SharedMapping;
@@ -31,10 +31,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Version of the table header, the entries and the pool.
-pub const STATE_FORMAT: u64 = 2;
+pub const STATE_FORMAT: u64 = 3;
 /// Name of every table's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:table:2";
-/// Virtual size of a table; memory is taken page by page.  Enough for 250 GiB of target memory.
+pub const MEMFD_NAME: &str = "agentzip:table:3";
+/// Virtual size of a table; memory is taken page by page.  Enough for 230 GiB of target memory.
 const TABLE_BYTES: usize = 1 << 30;
 /// "AgentZip" as a number.
 const MAGIC: u64 = 0x7069_5A74_6E65_6741;
@@ -47,8 +47,10 @@ const LANDSCAPE_RANGES: usize = 100;
 /// In place of their number: there were more.
 const LANDSCAPE_TOO_LONG: u64 = u64::MAX;
 /// Fresh ranges that can be kept; all that is left of the header.
-const FRESH_RANGES: usize = 72;
-const _: () = assert!(word::FRESH_RANGES + 2 * FRESH_RANGES <= OWN_HEADER_WORD);
+const FRESH_RANGES: usize = 76;
+const _: () = assert!(word::FRESH_RANGES + 2 * FRESH_RANGES == HEADER_WORDS);
+const _: () = assert!(word::DICTIONARY < OWN_HEADER_WORDS.start);
+const _: () = assert!(OWN_HEADER_WORDS.end <= word::LANDSCAPE);
 
 /// Positions of the header's words.
 mod word {

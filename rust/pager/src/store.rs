@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name of the pool's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:pool:2";
+pub const MEMFD_NAME: &str = "agentzip:pool:3";
 
 /// Checksum of a page that is only known as somebody's leader.
 pub const UNKNOWN: u64 = 0;

@@ -25,6 +25,7 @@ use agentzip_pager::{
     analyze as forecasts, class, engine, features as probes, points, recode, region, shared, space,
     target, train,
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
@@ -77,7 +78,11 @@ impl EngineSettings {
 
 /// The pager of one host.
 #[pyclass(frozen, module = "agentzip._native")]
-struct Engine(engine::Engine);
+struct Engine {
+    inner: engine::Engine,
+    /// What `spaces` told last.  Held for an exchange only: no Python runs meanwhile.
+    told: Mutex<HashMap<u64, Py<SpaceStatus>>>,
+}
 
 #[pymethods]
 impl Engine {
@@ -87,11 +92,19 @@ impl Engine {
             points::arm(point).map_err(raise)?;
         }
         let settings = settings.settings.clone();
-        py.detach(|| engine::Engine::start(settings)).map(Self).map_err(raise)
+        let inner = py.detach(|| engine::Engine::start(settings)).map_err(raise)?;
+        Ok(Self { inner, told: Mutex::default() })
     }
 
-    fn adopted(&self) -> Vec<i32> {
-        self.0.adopted().to_vec()
+    #[pyo3(signature = (*, not_in=Vec::new()))]
+    fn adopted(&self, not_in: Vec<String>) -> Vec<i32> {
+        let shared = self.inner.shared();
+        let others: Vec<u64> = not_in.iter().map(|domain| Kinship::of(domain, "").domain).collect();
+        let counts = |pid: &i32| {
+            let space = shared.space_of(*pid);
+            others.is_empty() || space.is_some_and(|space| !others.contains(&space.header.domain))
+        };
+        self.inner.adopted().iter().copied().filter(counts).collect()
     }
 
     #[pyo3(signature = (pid, start_time=None, *, domain="", image=""))]
@@ -104,7 +117,7 @@ impl Engine {
         image: &str,
     ) -> PyResult<AttachReport> {
         let kinship = Kinship::of(domain, image);
-        let report = py.detach(|| self.0.attach(pid, start_time, kinship)).map_err(raise)?;
+        let report = py.detach(|| self.inner.attach(pid, start_time, kinship)).map_err(raise)?;
         Ok(AttachReport::new(pid, &report))
     }
 
@@ -124,7 +137,7 @@ impl Engine {
             keep: &keep,
             pages_max: pages_max.unwrap_or(u64::MAX),
         };
-        let report = py.detach(|| self.0.page_out(pid, wanted)).map_err(raise)?;
+        let report = py.detach(|| self.inner.page_out(pid, wanted)).map_err(raise)?;
         Ok(PageOutReport::new(pid, &report))
     }
 
@@ -136,7 +149,7 @@ impl Engine {
         ranges: Option<Vec<(u64, u64)>>,
     ) -> PyResult<PageInReport> {
         let ranges = ranges.map(as_ranges).transpose()?;
-        let report = py.detach(|| self.0.page_in(pid, ranges.as_deref())).map_err(raise)?;
+        let report = py.detach(|| self.inner.page_in(pid, ranges.as_deref())).map_err(raise)?;
         Ok(PageInReport::new(pid, &report))
     }
 
@@ -148,7 +161,7 @@ impl Engine {
         pages_max: Option<usize>,
         first: Option<usize>,
     ) -> PyResult<WakeReport> {
-        let report = py.detach(|| self.0.wake(pid, pages_max, first)).map_err(raise)?;
+        let report = py.detach(|| self.inner.wake(pid, pages_max, first)).map_err(raise)?;
         Ok(WakeReport::new(pid, &report))
     }
 
@@ -162,36 +175,36 @@ impl Engine {
         window_max: u64,
     ) -> PyResult<()> {
         let window = Sizes { min: window_min, max: window_max };
-        py.detach(|| self.0.set_prefetch(pid, replay, window)).map_err(raise)
+        py.detach(|| self.inner.set_prefetch(pid, replay, window)).map_err(raise)
     }
 
     fn learned(&self, py: Python<'_>, pid: i32) -> PyResult<LearnedSet> {
-        let learned = py.detach(|| self.0.learned(pid)).map_err(raise)?;
+        let learned = py.detach(|| self.inner.learned(pid)).map_err(raise)?;
         Ok(LearnedSet::new(pid, &learned))
     }
 
     fn export_learned<'py>(&self, py: Python<'py>, pid: i32) -> PyResult<Bound<'py, PyBytes>> {
-        let data = py.detach(|| self.0.export_learned(pid)).map_err(raise)?;
+        let data = py.detach(|| self.inner.export_learned(pid)).map_err(raise)?;
         Ok(PyBytes::new(py, &data))
     }
 
     fn import_learned(&self, py: Python<'_>, pid: i32, data: &[u8]) -> PyResult<u64> {
-        py.detach(|| self.0.import_learned(pid, data)).map_err(raise)
+        py.detach(|| self.inner.import_learned(pid, data)).map_err(raise)
     }
 
     fn refaults(&self, py: Python<'_>, pid: i32) -> PyResult<Vec<Refault>> {
-        let refaults = py.detach(|| self.0.refaults(pid)).map_err(raise)?;
+        let refaults = py.detach(|| self.inner.refaults(pid)).map_err(raise)?;
         Ok(refaults.iter().map(Refault::new).collect())
     }
 
     #[pyo3(signature = (pid, memory_floor_bytes=67_108_864))]
     fn detach(&self, py: Python<'_>, pid: i32, memory_floor_bytes: u64) -> PyResult<DetachReport> {
-        let report = py.detach(|| self.0.detach(pid, memory_floor_bytes)).map_err(raise)?;
+        let report = py.detach(|| self.inner.detach(pid, memory_floor_bytes)).map_err(raise)?;
         Ok(DetachReport::new(pid, &report))
     }
 
     fn page_in_space(&self, py: Python<'_>, space_id: u64) -> PyResult<PageInReport> {
-        let report = py.detach(|| self.0.page_in_space(space_id)).map_err(raise)?;
+        let report = py.detach(|| self.inner.page_in_space(space_id)).map_err(raise)?;
         Ok(PageInReport::new(0, &report))
     }
 
@@ -207,31 +220,31 @@ impl Engine {
         normalised: bool,
     ) -> PyResult<Training> {
         let request = train::Request { bytes_max, pages_max, normalised };
-        let training = py.detach(|| self.0.train(pid, name, request)).map_err(raise)?;
+        let training = py.detach(|| self.inner.train(pid, name, request)).map_err(raise)?;
         Ok(Training::new(&training))
     }
 
     #[pyo3(signature = (data, *, name))]
     fn add_dictionary(&self, py: Python<'_>, data: &[u8], name: &str) -> PyResult<u16> {
-        let added = py.detach(|| self.0.add_dictionary(data, name)).map_err(raise)?;
+        let added = py.detach(|| self.inner.add_dictionary(data, name)).map_err(raise)?;
         Ok(added.id)
     }
 
     #[pyo3(signature = (pid, dictionary_id=None))]
     fn use_dictionary(&self, pid: i32, dictionary_id: Option<u16>) -> PyResult<()> {
-        self.0.use_dictionary(pid, dictionary_id).map_err(raise)
+        self.inner.use_dictionary(pid, dictionary_id).map_err(raise)
     }
 
     fn measure_dictionary(&self, py: Python<'_>, pid: i32, dictionary_id: u16) -> PyResult<f64> {
-        py.detach(|| self.0.measure_dictionary(pid, dictionary_id)).map_err(raise)
+        py.detach(|| self.inner.measure_dictionary(pid, dictionary_id)).map_err(raise)
     }
 
     fn drop_dictionary(&self, dictionary_id: u16) -> PyResult<()> {
-        self.0.drop_dictionary(dictionary_id).map_err(raise)
+        self.inner.drop_dictionary(dictionary_id).map_err(raise)
     }
 
     fn dictionaries(&self) -> Vec<DictionaryInfo> {
-        let references = self.0.shared().store.references.list();
+        let references = self.inner.shared().store.references.list();
         let dictionaries = references.iter().filter(|reference| reference.is_dictionary());
         dictionaries.map(|reference| DictionaryInfo::new(reference)).collect()
     }
@@ -241,7 +254,7 @@ impl Engine {
         py: Python<'py>,
         dictionary_id: u16,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let reference = self.0.shared().store.references.get(dictionary_id);
+        let reference = self.inner.shared().store.references.get(dictionary_id);
         let reference = reference.filter(|reference| reference.is_dictionary());
         let problem = format!("there is no dictionary {dictionary_id}");
         let missing = || raise(Error::InvalidSetting { field: "dictionary", problem });
@@ -263,54 +276,67 @@ impl Engine {
             dictionary: dictionary_id,
             budget: budget_us.map(Duration::from_micros),
         };
-        let report = py.detach(|| self.0.recode(pid, peer, request)).map_err(raise)?;
+        let report = py.detach(|| self.inner.recode(pid, peer, request)).map_err(raise)?;
         Ok(RecodeReport::new(pid, &report))
     }
 
     #[pyo3(signature = (budget_us=None))]
     fn compact(&self, py: Python<'_>, budget_us: Option<u64>) -> CompactReport {
-        let report = py.detach(|| self.0.compact(budget_us.map(Duration::from_micros)));
+        let report = py.detach(|| self.inner.compact(budget_us.map(Duration::from_micros)));
         CompactReport::new(&report)
     }
 
     #[pyo3(signature = (pid, *, pages_max=None))]
     fn spill(&self, py: Python<'_>, pid: i32, pages_max: Option<u64>) -> PyResult<SpillReport> {
         let most = pages_max.unwrap_or(u64::MAX);
-        let report = py.detach(|| self.0.spill(pid, most)).map_err(raise)?;
+        let report = py.detach(|| self.inner.spill(pid, most)).map_err(raise)?;
         Ok(SpillReport::new(pid, &report))
     }
 
     fn losses(&self) -> Vec<String> {
-        self.0.shared().losses.lock().iter().cloned().collect()
+        self.inner.shared().losses.lock().iter().cloned().collect()
     }
 
     fn census(&self, py: Python<'_>, pid: i32) -> PyResult<Vec<CensusRow>> {
-        let rows = py.detach(|| self.0.census(pid)).map_err(raise)?;
+        let rows = py.detach(|| self.inner.census(pid)).map_err(raise)?;
         Ok(rows.iter().map(CensusRow::new).collect())
     }
 
     fn payload_bytes_out(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.0.payload_bytes_out())
+        py.detach(|| self.inner.payload_bytes_out())
     }
 
     fn release_caches(&self, py: Python<'_>) {
-        py.detach(|| self.0.release_caches());
+        py.detach(|| self.inner.release_caches());
     }
 
-    fn spaces(&self, py: Python<'_>) -> Vec<SpaceStatus> {
-        py.detach(|| {
-            let mut spaces = self.0.shared().all_spaces();
+    fn spaces(&self, py: Python<'_>) -> PyResult<Vec<Py<SpaceStatus>>> {
+        let found: Vec<(u64, SpaceStatus)> = py.detach(|| {
+            let mut spaces = self.inner.shared().all_spaces();
             spaces.sort_by_key(|space| space.id());
-            spaces.iter().map(|space| SpaceStatus::new(space)).collect()
-        })
+            spaces.iter().map(|space| (space.id(), SpaceStatus::new(space))).collect()
+        });
+        let mut former = std::mem::take(&mut *self.told.lock());
+        let mut told = HashMap::with_capacity(found.len());
+        let mut statuses = Vec::with_capacity(found.len());
+        for (id, status) in found {
+            let status = match former.remove(&id) {
+                Some(known) if *known.get() == status => known,
+                _ => Py::new(py, status)?,
+            };
+            told.insert(id, status.clone_ref(py));
+            statuses.push(status);
+        }
+        *self.told.lock() = told;
+        Ok(statuses)
     }
 
     fn stats(&self, py: Python<'_>) -> EngineStats {
-        py.detach(|| EngineStats::new(&self.0))
+        py.detach(|| EngineStats::new(&self.inner))
     }
 
     fn reset_stats(&self) {
-        let shared = self.0.shared();
+        let shared = self.inner.shared();
         shared.counters.reset();
         shared.service.reset();
         shared.stop.reset();
@@ -319,7 +345,7 @@ impl Engine {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.close()).map_err(raise)
+        py.detach(|| self.inner.close()).map_err(raise)
     }
 }
 
@@ -358,7 +384,7 @@ fn regions(py: Python<'_>, pid: i32, engine: Option<&Engine>) -> PyResult<Vec<Re
     let found = py
         .detach(|| target::read_maps(pid, true).map(|text| region::parse(&text)))
         .map_err(raise)?;
-    let shared = engine.map(|engine| engine.0.shared());
+    let shared = engine.map(|engine| engine.inner.shared());
     let space = shared.and_then(|shared| shared.space_of(pid));
     Ok(py.detach(|| {
         let classes = match (shared, space.as_deref()) {

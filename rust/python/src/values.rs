@@ -42,6 +42,7 @@ macro_rules! value {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[pyclass(frozen, get_all, module = "agentzip._native")]
+        #[derive(PartialEq)]
         pub struct $name { $($field: $type,)* }
 
         #[pymethods]

@@ -1,8 +1,9 @@
 """A fleet of fakes: engine, registry, clock and processes that a test moves by hand."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -76,8 +77,8 @@ class FakeRegistry:
 class TracedEngine(FakeEngine):
     """Notes whether a lock was held during a call, and can be made to wait or to fail."""
 
-    def __init__(self, targets: list[FakeTarget]) -> None:
-        super().__init__(targets)
+    def __init__(self, targets: list[FakeTarget], adopted: list[int] | None = None) -> None:
+        super().__init__(targets, adopted)
         self.held: list[str] = []
         """Calls during which the observer's lock was held by the caller."""
         self.observer: observer.Observer | None = None
@@ -128,12 +129,17 @@ class TracedEngine(FakeEngine):
 class FleetStage:
     """A lifecycle whose world is in a test's hands."""
 
-    def __init__(self, rules: Rules, *pids: int) -> None:
+    def __init__(self, rules: Rules, *pids: int, adopted: Mapping[int, str]) -> None:
         self.now = 1000.0
         self.ticks: dict[int, float] = {}
         self.running: set[int] = set()
         self.start_times = dict.fromkeys(pids, 1)
-        self.engine = TracedEngine([FakeTarget(pid, pages=1000) for pid in pids])
+        kinships = {pid: (domain, "python") for pid, domain in adopted.items()}
+        targets = [
+            FakeTarget(pid, pages=1000, kinship=kinships.get(pid, ("", "")))
+            for pid in {*pids, *adopted}
+        ]
+        self.engine = TracedEngine(targets, list(adopted))
         self.registry = FakeRegistry()
         self.lifecycle = Lifecycle(
             self.engine,
@@ -203,10 +209,17 @@ class FleetStage:
 
 
 def stage_of(
-    monkeypatch: pytest.MonkeyPatch, rules: Rules = ACTING, pids: tuple[int, ...] = (11,)
+    monkeypatch: pytest.MonkeyPatch,
+    rules: Rules = ACTING,
+    pids: tuple[int, ...] = (11,),
+    adopted: Mapping[int, str] = MappingProxyType({}),
 ) -> FleetStage:
-    """A stage with one sandbox `a` of these processes, which no tick has seen yet."""
-    stage = FleetStage(rules, *pids)
+    """
+    A stage with one sandbox `a` of these processes, which no tick has seen yet.
+
+    Those that another daemon left attached are `adopted`, each with its trust domain.
+    """
+    stage = FleetStage(rules, *pids, adopted=adopted)
     look: Callable[[int], Activity | None] = stage.activity
     for module in (observer, lifecycle):
         monkeypatch.setattr(module, "activity", look)

@@ -87,7 +87,7 @@ def test_a_quiet_process_of_a_running_sandbox_leaves_once(
 
 
 def test_nothing_leaves_while_the_host_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason is told, whenever the sandbox is looked at."""
+    """The reason is told when the wait begins, and again now and then."""
     stage = stage_of(monkeypatch, Rules())
     stage.host = replace(stage.host, available_bytes=15 << 30)
     for _ in range(60):
@@ -97,7 +97,7 @@ def test_nothing_leaves_while_the_host_has_enough(monkeypatch: pytest.MonkeyPatc
     at, decision = stage.life().decisions[-1]
     assert ("leave", 11) == (decision.action, decision.pid)
     assert "nothing leaves" in decision.reason
-    assert stage.now - at <= 5
+    assert stage.now - at <= 35
 
 
 def test_who_goes_on_before_its_turn_is_left(stage: FleetStage) -> None:

@@ -37,6 +37,20 @@ def test_a_new_process_is_attached_within_the_tick_that_finds_it(stage: FleetSta
     assert [11, 12] == [pid for pid in stage.life().processes if stage.process(pid).attached]
 
 
+def test_who_was_left_attached_and_is_in_no_sandbox_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the daemon before this one; those that somebody attached by hand stay."""
+    adopted = {11: "scope:agents-*", 12: "scope:former-*", 13: "default", 14: ""}
+    stage = stage_of(monkeypatch, adopted=adopted)
+    stage.tick()
+
+    assert [12] == stage.calls("detach")
+    assert {11, 13, 14} == set(stage.engine.attached)
+    stage.tick()
+    assert [12] == stage.calls("detach")
+
+
 def test_a_refused_process_is_tried_again_after_a_minute(stage: FleetStage) -> None:
     """Until then the reason stands in its status."""
     stage.registry.put("a", (11, 99))

@@ -268,8 +268,23 @@ fn refaults_are_told_once_and_neighbours_together() {
     let ranges: Vec<Range<u64>> = told.into_iter().map(|refault| refault.range).collect();
     assert_eq!(vec![5 * page..8 * page, 900 * page..901 * page], ranges);
     assert!(life.habit.take_refaults().is_empty());
-    life.touch(10_000..10_000 + REFAULTS_MAX as u64 + 3);
+    life.touch(10_000..10_000 + *REFAULTS_KEPT.end() as u64 + 3);
     assert_eq!(3, life.tally(|tally| &tally.refaults_dropped));
+    life.now += Duration::from_secs(1 << 30);
+    life.touch([4]);
+    assert_eq!(AFTER_MS_MAX, life.habit.take_refaults().pop().expect("one was late").after_ms);
+}
+
+#[test]
+fn a_small_space_keeps_few_refaults() {
+    let mut habit = Habit::default();
+    let now = Instant::now();
+    habit.sleep(now, 300);
+    for page in 0..601 {
+        habit.refault(PageNumber(page), now);
+    }
+    assert_eq!(1, habit.tally.refaults_dropped.load(Ordering::Relaxed));
+    assert!(habit.tally.bytes() < 8 << 10, "{}", habit.tally.bytes());
 }
 
 #[test]

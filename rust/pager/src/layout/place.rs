@@ -12,10 +12,9 @@ use super::{AREAS_MAX, Area, CANONICAL_START};
 use crate::region::{Region, subtract};
 
 const GIB: u64 = 1 << 30;
-/// Places for files begin at multiples of this: the granule above single pages in the table.
+/// Places for files and blocks begin at multiples of this, to which V8 aligns its blocks.
 const SLOT: u64 = 256 << 10;
-/// Places of files by hash. 16 GiB for some hundred MiB of libraries: few meet, and the table
-/// stays small.
+/// Places of files by hash. 16 GiB for some hundred MiB of libraries: few meet.
 const FILES: Range<u64> = CANONICAL_START..CANONICAL_START + 16 * GIB;
 /// Places of files above [`FILE_LARGE`] (data sets, model weights).
 const FILES_LARGE: Range<u64> = CANONICAL_START + 4096 * GIB..CANONICAL_START + 8192 * GIB;

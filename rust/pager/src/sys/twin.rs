@@ -21,6 +21,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// The next engine asks for all descriptors.
 pub const TAKE: u8 = b'T';
@@ -54,8 +55,8 @@ pub struct Twin {
     pid: i32,
     /// The twin polls this number in the shared table: it stays open as long as the twin is ours.
     _engine: OwnedFd,
-    /// Descriptor that tells its death.
-    pub pidfd: OwnedFd,
+    /// Descriptor that tells its death; who waits for that must not hold a lock over the twin.
+    pub pidfd: Arc<OwnedFd>,
 }
 
 impl Twin {
@@ -98,7 +99,7 @@ impl Twin {
         let pid = pid as i32;
         let named = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
         let pidfd = rustix::process::pidfd_open(named, rustix::process::PidfdFlags::empty())?;
-        Ok(Self { pid, _engine: engine, pidfd })
+        Ok(Self { pid, _engine: engine, pidfd: Arc::new(pidfd) })
     }
 
     /// Process id.
@@ -110,14 +111,14 @@ impl Twin {
     /// Whether it still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let mut look = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let mut look = [PollFd::new(&*self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         !matches!(poll(&mut look, Some(&now)), Ok(count) if count > 0)
     }
 
     /// End it and clear it away.
     pub fn stop(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        let _ = rustix::process::pidfd_send_signal(&*self.pidfd, rustix::process::Signal::KILL);
         self.reap();
     }
 
