@@ -25,7 +25,7 @@ TESTS := $(wildcard tests/test_tidy.py tests/test_docs.py tests/unit tests/nativ
 TESTS += $(filter-out $(TESTS) tests/conftest.py, $(wildcard tests/test_*.py))
 TESTS += $(filter-out $(TESTS) tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help setup packages demo test lint fmt bench clean
+.PHONY: help setup packages demo test fuzz lint fmt bench clean
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,19 @@ bench: .venv/stamp-built ## figures beside the kernel's own, as a table and JSON
 test: setup ## all tests: Rust, then pytest; ARGS="-k word" goes to pytest
 	@cargo test --quiet --release -p agentzip-pager
 	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+# How many times as many cases as in `make test`: 200 are more than ten million executions.
+TIMES := 200
+# What reads bytes of others, and tables against naive models (rust/pager/src/fuzz.rs).
+FUZZED := arbitrary damaged garbage changed_byte right_checksum any_text extents \
+	behaves_like a_kill_between every_entry
+
+fuzz: setup ## the fuzz targets of make test for long; TIMES=200 is ten million cases
+	@AGENTZIP_FUZZ_TIMES=$(TIMES) cargo test --release -p agentzip-pager --lib -- \
+	  --nocapture $(FUZZED)
+	@AGENTZIP_FUZZ_TIMES=$(TIMES) $(BIN)/python -m pytest tests/fuzz \
+	  tests/unit/config/test_config.py tests/unit/test_patterns.py --timeout 0 \
+	  --hypothesis-show-statistics -q $(ARGS)
 
 lint: .venv/stamp-built ## ruff, mypy, layers, rustfmt, clippy; all must be silent
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agentzip.errors import InvalidSetting
 from agentzip.policy import patterns
+from fuzz_cases import cases
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_the_first_pattern_that_matches_counts() -> None:
     assert [0, 1, None] == [choose(path) for path in ("x/agent-special-1", "agent-2", "other")]
 
 
+@cases(100)
 @given(st.text(alphabet="ab*?/.[\\", max_size=12), st.text(alphabet="ab/.", max_size=12))
 def test_no_pattern_crosses_a_name(pattern: str, path: str) -> None:
     """`*` and `?` never match a slash: what a pattern with slashes selects has as many names."""

@@ -37,6 +37,8 @@ class Suite(StrEnum):
     EXACT = "exact"
     EVENTS = "events"
     CRASH = "crash"
+    GUESTS = "guests"
+    SOAK = "soak"
     ALL = "all"
 
 
@@ -124,7 +126,8 @@ def _process_findings(pid: int) -> list[host_doctor.Finding]:
 
 def selftest(
     suite: Annotated[
-        Suite, typer.Option("--suite", help="Which checks: exact, events, crash or all.")
+        Suite,
+        typer.Option("--suite", help="Which checks; all but guests and soak, which take long."),
     ] = Suite.ALL,
     tier: Annotated[
         Tier | None,
@@ -133,6 +136,14 @@ def selftest(
             help="Bring all pages into this tier first; crash checks always go through all.",
         ),
     ] = None,
+    kills: Annotated[
+        int,
+        typer.Option("--kills", metavar="N", min=1, help="Kills of daemon and keeper (crash)."),
+    ] = 30,
+    ops: Annotated[
+        int,
+        typer.Option("--ops", metavar="N", min=1000, help="Operations of a target (soak)."),
+    ] = 1_000_000,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -143,7 +154,8 @@ def selftest(
     from agentzip.selftest import SUITES, run
 
     suites = SUITES if suite is Suite.ALL else (suite.value,)
-    results = run(suites, tier=None if tier is None else tier.value)
+    counts = {"kills": kills, "ops": ops}
+    results = run(suites, tier=None if tier is None else tier.value, counts=counts)
     failed = [result for result in results if not result.passed and not result.skipped_reason]
     skipped = [result for result in results if result.skipped_reason]
     passed = len(results) - len(failed) - len(skipped)

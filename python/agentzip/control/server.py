@@ -195,7 +195,7 @@ class ControlServer:
             return {"result": handler(request.get("params", {}))}
         except errors.AgentZipError as error:
             return error_answer(error)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             return error_answer(errors.InvalidSetting(f"request cannot be read: {error}"))
         except Exception as error:  # noqa: BLE001 - a bug must reach the caller, not end us
             _log.exception("request failed")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentzip.host.cgroup_tree import GONE, Hierarchy, Node, Tree, read_whole
+from agentzip.host.kernel_text import lines_of
 from agentzip.host.memory import ROOT
 
 __all__ = ["Cgroups", "Group", "Hierarchy", "hierarchies"]
@@ -55,12 +56,12 @@ def hierarchies(root: Path = ROOT) -> list[Hierarchy]:
     """Every mounted hierarchy as a whole, v2 first; part of one that is mounted is left out."""
     found: dict[tuple[int, frozenset[str]], tuple[int, Hierarchy]] = {}
     with suppress(OSError):
-        for line in (root / "proc" / "self" / "mountinfo").read_text().splitlines():
+        for line in lines_of(root / "proc" / "self" / "mountinfo"):
             head, _, tail = line.partition(" - ")
             kind, _, rest = tail.partition(" ")
             if kind not in {"cgroup", "cgroup2"}:
                 continue
-            top, place = head.split()[3:5]
+            top, place = head.split(" ")[3:5]
             # The host's hierarchy in a container shows where its top is from the container's own.
             above = [name for name in top.split("/") if name]
             if set(above) - {".."}:

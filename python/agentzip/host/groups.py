@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentzip.errors import TargetBusy
 from agentzip.host.cgroups import Hierarchy, hierarchies
+from agentzip.host.kernel_text import lines_of
 from agentzip.host.memory import ROOT
 
 __all__ = ["KeeperGroup", "group_of", "is_frozen", "refuse_frozen", "unified_mount"]
@@ -28,7 +29,7 @@ _EMPTY_SECONDS = 1.0
 def group_of(pid: int, root: Path = ROOT) -> str | None:
     """Path of a process's group in the unified hierarchy; None if that cannot be seen."""
     with suppress(OSError):
-        for line in (root / "proc" / str(pid) / "cgroup").read_text().splitlines():
+        for line in lines_of(root / "proc" / str(pid) / "cgroup"):
             if line.startswith("0::"):
                 return line[3:]
     return None
@@ -41,7 +42,7 @@ def is_frozen(pid: int, root: Path = ROOT) -> bool:
     What borrows a thread of such a process waits until somebody thaws it.
     """
     with suppress(OSError):
-        lines = (root / "proc" / str(pid) / "cgroup").read_text().splitlines()
+        lines = lines_of(root / "proc" / str(pid) / "cgroup")
         groups = [line.split(":", 2) for line in lines]
         return any(
             _says_frozen(hierarchy, *group) for hierarchy in hierarchies(root) for group in groups
@@ -75,10 +76,10 @@ def refuse_frozen(pid: int, root: Path = ROOT) -> None:
 def unified_mount(root: Path) -> Path | None:
     """Where the unified hierarchy is mounted with its own root at the top."""
     with suppress(OSError):
-        for line in (root / "proc" / "self" / "mountinfo").read_text().splitlines():
+        for line in lines_of(root / "proc" / "self" / "mountinfo"):
             fields, _, tail = line.partition(" - ")
             if tail.startswith("cgroup2 "):
-                source, place = fields.split()[3:5]
+                source, place = fields.split(" ")[3:5]
                 place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)
                 return root / place.lstrip("/") if source == "/" else None
     return None

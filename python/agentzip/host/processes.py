@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentzip.errors import NoSuchProcess, NotPermitted
+from agentzip.host.kernel_text import lines_of
 from agentzip.host.memory import ROOT
 
 __all__ = [
@@ -166,11 +167,11 @@ def effective_uid(pid: int, root: Path = ROOT) -> int:
         NoSuchProcess: there is none with this pid.
     """
     try:
-        status = (root / "proc" / str(pid) / "status").read_text(errors="replace")
+        lines = lines_of(root / "proc" / str(pid) / "status")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NoSuchProcess(f"no such process: {pid}") from error
     # Uid: real, effective, saved, file system.
-    line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+    line = next(line for line in lines if line.startswith("Uid:"))
     return int(line.split()[2])
 
 
@@ -183,10 +184,10 @@ def tracers(pid: int, root: Path = ROOT) -> dict[int, int]:
         return {}
     for thread in threads:
         try:
-            status = (thread / "status").read_text()
+            lines = lines_of(thread / "status")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        for line in status.splitlines():
+        for line in lines:
             if line.startswith("TracerPid:") and int(line.split()[1]):
                 traced[int(thread.name)] = int(line.split()[1])
     return traced
@@ -202,7 +203,7 @@ def faults_handled_elsewhere(pid: int, root: Path = ROOT) -> int:
         NoSuchProcess: there is none with this pid.
     """
     try:
-        lines = (root / "proc" / str(pid) / "smaps").read_text().splitlines()
+        lines = lines_of(root / "proc" / str(pid) / "smaps")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NoSuchProcess(f"no such process: {pid}") from error
     flags = [line.split()[1:] for line in lines if line.startswith("VmFlags:")]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentzip.host.kernel_text import lines_of
 from agentzip.selftest.registry import CheckFailed
 
 __all__ = [
@@ -76,7 +77,7 @@ def snapshot(pid: int) -> Snapshot:
 def _mappings(folder: Path) -> list[Mapping]:
     found = []
     head: list[str] = []
-    for line in (folder / "smaps").read_text().splitlines():
+    for line in lines_of(folder / "smaps"):
         first = line.split(maxsplit=1)[0]
         if first == "VmFlags:":
             flags = " ".join(sorted(_FLAGS_THAT_MATTER & set(line.split()[1:])))
@@ -167,9 +168,7 @@ def _threads(pid: int) -> list[tuple[int, str, int, str]]:
     for folder in (Path("/proc") / str(pid) / "task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             status = dict(
-                line.split(":\t", 1)
-                for line in (folder / "status").read_text().splitlines()
-                if ":\t" in line
+                line.split(":\t", 1) for line in lines_of(folder / "status") if ":\t" in line
             )
             waits_in = (folder / "wchan").read_text()
             state = status["State"].strip()[:1]
@@ -215,7 +214,7 @@ def assert_free(pid: int) -> None:
 
 def resident_anonymous_bytes(pid: int) -> int:
     """Anonymous memory that is at home now."""
-    for line in (Path("/proc") / str(pid) / "status").read_text().splitlines():
+    for line in lines_of(Path("/proc") / str(pid) / "status"):
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise CheckFailed(f"process {pid} has no memory")

@@ -7,15 +7,10 @@ Pages are on their way out, home, between the pool's tiers and to the disk meanw
 wait in between; it may never see a wrong byte, stay stopped or be forgotten.
 """
 
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from agentzip.pager import crash_points
-from agentzip.selftest.conditions import wait_until
-from agentzip.selftest.crowd import Crowd, is_dead
+from agentzip.selftest.crowd import Crowd, crowd_of
 from agentzip.selftest.exact_memory import expect
 from agentzip.selftest.registry import check
 from agentzip.selftest.stage import Stage
@@ -23,8 +18,7 @@ from agentzip.selftest.targets import Target
 
 __all__ = ["named_steps"]
 
-_KILLS = 50
-_RANDOM_KILLS_MIN = 15
+_RANDOM_KILLS = 15
 _KEEPER_KILLS = 6
 
 _SPILLED_PAGES = 400
@@ -36,30 +30,11 @@ _TRIES = 3
 """Lives given to a named step; a step that is not reached in any of them is a failure."""
 
 
-@contextmanager
-def _crowd(stage: Stage, seed: int) -> Iterator[Crowd]:
-    crowd = Crowd(stage, seed)
-    try:
-        yield crowd
-        crowd.finish()
-    finally:
-        # Without a daemon the targets would wait for ever: they end first, by the stage.
-        if crowd.host is not None:
-            for target in crowd.targets:
-                target.kill()
-            crowd.host.stop()
-    stage.note(f"{crowd.kills} kills, slowest answer {crowd.slowest * 1000:.0f} ms")
-
-
-def _kills_wanted() -> int:
-    return int(os.environ.get("AGENTZIP_KILLS", _KILLS))
-
-
 @check("crash/named-steps", 240)
 def named_steps(stage: Stage) -> None:
     """The daemon dies at each named step: of attach, page out, prefetch, events and detach."""
     missed = []
-    with _crowd(stage, 31) as crowd:
+    with crowd_of(stage, 31) as crowd:
         crowd.start()
         crowd.kill()
         for point in crash_points():
@@ -77,11 +52,10 @@ def named_steps(stage: Stage) -> None:
 @check("crash/random-moments", 240)
 def random_moments(stage: Stage) -> None:
     """The daemon is killed at random moments, with and without attaching and detaching."""
-    kills = max(_RANDOM_KILLS_MIN, _kills_wanted() - len(crash_points()))
-    with _crowd(stage, 32) as crowd:
+    with crowd_of(stage, 32) as crowd:
         crowd.start()
         crowd.kill()
-        for number in range(kills):
+        for number in range(_RANDOM_KILLS):
             crowd.live(None, crowd.dice.uniform(0.0, 0.5), reattach=number % 3 == 2)
             # The targets run against closed doors for a while.
             time.sleep(crowd.dice.uniform(0.0, 0.1))
@@ -90,43 +64,20 @@ def random_moments(stage: Stage) -> None:
 @check("crash/keeper", 120)
 def keeper(stage: Stage) -> None:
     """The keeper is killed; the daemon starts another, hands everything over, and dies."""
-    with _crowd(stage, 33) as crowd:
+    with crowd_of(stage, 33) as crowd:
         crowd.start()
         for number in range(_KEEPER_KILLS):
-            _kill_keeper(crowd)
+            crowd.kill_keeper()
             if number % 2:
                 # What the new keeper was given must be all that is needed.
                 crowd.kill()
                 crowd.start()
 
 
-def _kill_keeper(crowd: Crowd) -> None:
-    pids = [target.pid for target in crowd.targets]
-    crowd.daemon.do("churn", pids=pids, seed=crowd.dice.randrange(10**6), reattach=False)
-    time.sleep(crowd.dice.uniform(0.05, 0.3))
-    before = crowd.daemon.do("stats")
-    # Zero or one would not be a keeper: the signal would hit a whole process group, or nobody.
-    expect(before["keeper_pid"] > 1, f"no keeper: {before}")
-    os.kill(before["keeper_pid"], signal.SIGKILL)
-
-    def replaced() -> bool:
-        now = crowd.daemon.do("stats")
-        return (
-            now["keeper_restarts"] > before["keeper_restarts"]
-            and now["keeper_pid"] != before["keeper_pid"]
-            and not is_dead(now["keeper_pid"])
-        )
-
-    expect(wait_until(replaced, 5), f"no new keeper: {crowd.daemon.do('stats')}")
-    crowd.halt()
-    for target in (crowd.quiet, crowd.busy):
-        target.verify()
-
-
 @check("crash/target-ends-meanwhile", 60)
 def target_ends_meanwhile(stage: Stage) -> None:
     """A target that ends while no daemon lives is not remembered by the next one."""
-    with _crowd(stage, 34) as crowd:
+    with crowd_of(stage, 34) as crowd:
         crowd.start()
         extra = stage.memory(8, 23)
         crowd.daemon.do("attach", pid=extra.pid)
@@ -141,7 +92,7 @@ def target_ends_meanwhile(stage: Stage) -> None:
 @check("crash/tiers", 60)
 def tiers(stage: Stage) -> None:
     """What cold and spilled pages need (dictionaries, layouts, records, their key) outlives us."""
-    with _crowd(stage, 35) as crowd:
+    with crowd_of(stage, 35) as crowd:
         crowd.start()
         peer, moved = stage.memory(8, 24), stage.memory(8, 25)
         for target in (peer, moved):

@@ -5,9 +5,12 @@ All questions to the targets are asynchronous: the daemon that has to serve a fa
 then, and the answer comes when the next one has taken over.  What is still unanswered is `pending`.
 """
 
+import os
 import random
+import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentzip.selftest.conditions import Snapshot, assert_free, assert_same, snapshot, wait_until
@@ -17,7 +20,7 @@ from agentzip.selftest.registry import CheckFailed
 from agentzip.selftest.stage import Stage
 from agentzip.selftest.targets import Target
 
-__all__ = ["Crowd", "is_dead"]
+__all__ = ["Crowd", "crowd_of"]
 
 _TOUCH_SECONDS = 2.0
 """A single page must be there this soon after a daemon has taken over."""
@@ -26,10 +29,34 @@ _ANSWER_SECONDS = 30.0
 _QUIET_PAGES = 2048
 
 
-class Crowd:
-    """Three targets under load, and the daemon of the moment."""
+@contextmanager
+def crowd_of(stage: Stage, seed: int, others: Sequence[Target] = ()) -> Iterator["Crowd"]:
+    """A crowd for one check, which must be unharmed in the end."""
+    crowd = Crowd(stage, seed, others)
+    try:
+        yield crowd
+        crowd.finish()
+    finally:
+        # Without a daemon the targets would wait for ever: they end first, by the stage.
+        if crowd.host is not None:
+            for target in crowd.targets:
+                target.kill()
+            crowd.host.stop()
+    stage.note(f"{crowd.kills} kills, slowest answer {crowd.slowest * 1000:.0f} ms")
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+
+class Crowd:
+    """
+    Three targets under load, with any others, and the daemon of the moment.
+
+    Args:
+        stage: Where they are started.
+        seed: Of moments and order.
+        others: Are asked to verify their memory all the time; what a right one answers to that
+            never changes.
+    """
+
+    def __init__(self, stage: Stage, seed: int, others: Sequence[Target] = ()) -> None:
         self.dice = random.Random(seed)  # noqa: S311 - moments and order, not keys
         self.run_dir = stage.run_dir
         self.quiet = stage.memory(8, 21)
@@ -40,7 +67,12 @@ class Crowd:
             *("--forks", "on", "--seed", str(seed)),
             verify="",
         )
-        self.targets = [self.quiet, self.busy, self.stress]
+        self.others = list(others)
+        self.targets = [self.quiet, self.busy, self.stress, *self.others]
+        self._expected = {
+            target.pid: target.command(target.verify_command, _ANSWER_SECONDS)
+            for target in self.others
+        }
         self.before: dict[int, Snapshot] = {t.pid: snapshot(t.pid) for t in self.targets}
         self.all_attached = False
         """False while an attach or a detach may have been interrupted."""
@@ -126,6 +158,8 @@ class Crowd:
         # Forks and faults of their own, so that the steps of serving and of events are reached.
         self._ask(self.busy, "fork-verify")
         self._ask(self.quiet, "verify")
+        for target in self.others:
+            self._ask(target, target.verify_command)
         return True
 
     def _expect_no_errors(self) -> None:
@@ -142,6 +176,29 @@ class Crowd:
         """
         errors = self.daemon.do("halt")["errors"]
         expect(not errors, f"under load: {errors}")
+
+    def kill_keeper(self) -> None:
+        """The keeper dies under load; the living daemon must start another, and lose nothing."""
+        pids = [target.pid for target in self.targets]
+        self.daemon.do("churn", pids=pids, seed=self.dice.randrange(10**6), reattach=False)
+        time.sleep(self.dice.uniform(0.05, 0.3))
+        before = self.daemon.do("stats")
+        # Zero or one would not be a keeper: the signal would hit a whole process group, or nobody.
+        expect(before["keeper_pid"] > 1, f"no keeper: {before}")
+        os.kill(before["keeper_pid"], signal.SIGKILL)
+
+        def replaced() -> bool:
+            now = self.daemon.do("stats")
+            return (
+                now["keeper_restarts"] > before["keeper_restarts"]
+                and now["keeper_pid"] != before["keeper_pid"]
+                and not _is_dead(now["keeper_pid"])
+            )
+
+        expect(wait_until(replaced, 5), f"no new keeper: {self.daemon.do('stats')}")
+        self.halt()
+        for target in (self.quiet, self.busy):
+            target.verify()
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────
     def _ask(self, target: Target, line: str) -> None:
@@ -170,6 +227,8 @@ class Crowd:
             expect(answer.split()[3] == "0", f"wrong pages: {answer}\n{target.errors()}")
         else:
             expect(answer.startswith("ok"), f"{line}: {answer}")
+            right = self._expected.get(target.pid, answer)
+            expect(right == answer, f"{target.arguments}: {line}: {answer}, not {right}")
 
     def _look_after(self) -> bool:
         """Every target lives, answers soon and saw nothing wrong; False if the daemon died."""
@@ -202,16 +261,16 @@ class Crowd:
         line = self.stress.read_line(_ANSWER_SECONDS, "finish")
         expect(line.split()[4] == "0", f"wrong pages: {line}\n{self.stress.errors()}")
         self.stress.wait(10)
-        for target in (self.quiet, self.busy):
+        for target in (self.quiet, self.busy, *self.others):
             self.daemon.do("page_out", pid=target.pid)
-            target.verify()
+            target.verify(_ANSWER_SECONDS)
             report = self.daemon.do("detach", pid=target.pid)
             expect(report["complete"], f"detach is not complete: {report}")
             assert_free(target.pid)
             same = target is self.quiet  # The other one has fewer threads now.
             if same:
                 assert_same(self.before[target.pid], snapshot(target.pid))
-            target.verify()
+            target.verify(_ANSWER_SECONDS)
         self._expect_clean()
 
     def _expect_clean(self) -> None:
@@ -231,10 +290,10 @@ class Crowd:
         host.do("close")
         host.stop()
         self.host = None
-        expect(wait_until(lambda: is_dead(keeper), 3), f"the keeper outlives close: {keeper}")
+        expect(wait_until(lambda: _is_dead(keeper), 3), f"the keeper outlives close: {keeper}")
 
 
-def is_dead(pid: int) -> bool:
+def _is_dead(pid: int) -> bool:
     """Whether a process is gone or a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         stat = (Path("/proc") / str(pid) / "stat").read_text()

@@ -11,7 +11,7 @@ from agentzip.selftest.exact_memory import expect
 from agentzip.selftest.registry import CheckFailed, CheckSkipped, check
 from agentzip.selftest.stage import Stage
 
-__all__ = ["interrupted_waits"]
+__all__ = ["interrupted_waits", "run_stress"]
 
 _OPS = 900_000
 _OPS_WITH_FORKS = 200_000
@@ -31,9 +31,21 @@ _HOLD_MS = 8_000
 """Changing the protection of so many pages locks an address space for a tenth of a second."""
 
 
-def _stress(
-    stage: Stage, operations: int, seed: int, *options: str, prefetch: bool = False
+def run_stress(
+    stage: Stage,
+    operations: int,
+    seed: int,
+    *options: str,
+    prefetch: bool = False,
+    seconds_max: float = 150,
+    page_outs_min: int = 6,
 ) -> None:
+    """
+    Let the target do random operations while everything is paged out without a pause.
+
+    Raises:
+        CheckFailed: a page was wrong, an operation of ours failed, or it takes too long.
+    """
     stage.open(algorithm="lz4")
     target = stage.start(
         *(stage.program("stress"), "--ops", str(operations), "--threads", "4"),
@@ -63,7 +75,7 @@ def _stress(
     mover = threading.Thread(target=move)
     mover.start()
     try:
-        line = target.read_line(150, "stress")
+        line = target.read_line(seconds_max, "stress")
     finally:
         stop.set()
         mover.join(20)
@@ -74,8 +86,9 @@ def _stress(
     expect(int(words[2]) >= operations - 4, f"too few operations: {line}")
     expect(not failures, f"page out failed: {failures}")
     # One that goes on into a tier takes longer, the program does not.
-    fewest = 1 if stage.tier else 6
+    fewest = 1 if stage.tier else page_outs_min
     expect(len(passes) >= fewest, f"only {len(passes)} page outs in the whole run")
+    expect(sum(passes) > 0, "nothing was paged out in the whole run")
     expect(target.wait(10) == 0, "the target ended badly")
     stage.forget(target)
 
@@ -83,25 +96,25 @@ def _stress(
 @check("exact/stress", 170)
 def stress(stage: Stage) -> None:
     """Four threads change their address space at random while everything is paged out."""
-    _stress(stage, _OPS, 11)
+    run_stress(stage, _OPS, 11)
 
 
 @check("exact/stress-forks", 170)
 def stress_forks(stage: Stage) -> None:
     """The same with children that verify what they inherited."""
-    _stress(stage, _OPS_WITH_FORKS, 12, "--forks", "on")
+    run_stress(stage, _OPS_WITH_FORKS, 12, "--forks", "on")
 
 
 @check("exact/stress-moves", 170)
 def stress_moves(stage: Stage) -> None:
     """Threads move mappings to places that others have just left: events come out of order."""
-    _stress(stage, _OPS_WITH_MOVES, 13, "--moves", "on")
+    run_stress(stage, _OPS_WITH_MOVES, 13, "--moves", "on")
 
 
 @check("exact/stress-prefetch", 170)
 def stress_prefetch(stage: Stage) -> None:
     """Wakes and windows bring pages home while mappings move, come and go."""
-    _stress(stage, _OPS_WITH_PREFETCH, 15, "--moves", "on", "--forks", "on", prefetch=True)
+    run_stress(stage, _OPS_WITH_PREFETCH, 15, "--moves", "on", "--forks", "on", prefetch=True)
 
 
 @check("exact/detach-under-moves", 90)

@@ -14,18 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from agentzip.host import processes
 from agentzip.selftest.build import BIN_VARIABLE, ensure_built
 from agentzip.selftest.registry import (
+    COUNTS,
     SUITES,
     TIER_VARIABLE,
     Check,
     CheckSkipped,
     Result,
     all_checks,
+    variables_of,
 )
 
 __all__ = ["Progress", "run", "run_one"]
@@ -47,31 +49,34 @@ def run(
     suites: Sequence[str] = SUITES,
     progress: Progress | None = None,
     *,
-    kills: int = 50,
     tier: str | None = None,
+    counts: Mapping[str, int] | None = None,
 ) -> list[Result]:
     """
     Run all checks of some suites on this host.
 
     Args:
-        suites: Any of `exact`, `events`, `crash`.
+        suites: Any of `SUITES` and `LONG_SUITES`.
         progress: Told before each check and once at the end.
-        kills: How often the crash suite kills a daemon.
         tier: One of `TIERS`, for everything that a check pages out; the crash suite has its own.
+        counts: How often checks do things, where it is not as in `COUNTS`.
     """
-    chosen = [found for found in all_checks() if found.suite in suites]
+    chosen = all_checks(suites)
     results = []
     for done, found in enumerate(chosen):
         if progress:
             progress(done, len(chosen), found.name)
-        results.append(run_one(found, kills=kills, tier=tier))
+        results.append(run_one(found, tier=tier, counts=counts))
     if progress:
         progress(len(chosen), len(chosen), "")
     return results
 
 
-def run_one(found: Check, *, kills: int = 50, tier: str | None = None) -> Result:
+def run_one(
+    found: Check, *, tier: str | None = None, counts: Mapping[str, int] | None = None
+) -> Result:
     """Run one check in a child process and clean up behind it."""
+    told = {**COUNTS, **(counts or {})}
     started = time.monotonic()
     try:
         folder = ensure_built()
@@ -83,10 +88,10 @@ def run_one(found: Check, *, kills: int = 50, tier: str | None = None) -> Result
             {
                 BIN_VARIABLE: str(folder),
                 TIER_VARIABLE: tier or "",
-                "AGENTZIP_KILLS": str(kills),
+                **variables_of(told),
                 "TMPDIR": scratch,
             },
-            found.seconds_max * (_TIER_PATIENCE if tier else 1),
+            _seconds_max(found, told) * (_TIER_PATIENCE if tier else 1),
         )
         left = _end_leftovers(known)
     seconds = round(time.monotonic() - started, 2)
@@ -94,6 +99,11 @@ def run_one(found: Check, *, kills: int = 50, tier: str | None = None) -> Result
     if left and passed:
         passed, detail = False, f"left running: {left}; {detail}".rstrip("; ")
     return Result(found.name, found.suite, passed, skipped, detail, seconds)
+
+
+def _seconds_max(found: Check, counts: Mapping[str, int]) -> float:
+    count, seconds = found.each
+    return found.seconds_max + (seconds * counts[count] if count else 0)
 
 
 def _run_child(

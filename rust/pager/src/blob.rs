@@ -180,6 +180,11 @@ mod tests {
             }
         }
 
+    }
+
+    proptest! {
+        #![proptest_config(crate::fuzz::cases(2_000))]
+
         #[test]
         fn arbitrary_bytes_never_panic(
             codec in 0u8..16,

@@ -206,6 +206,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::cases(256))]
+
         #[test]
         fn extents_never_overlap_and_all_comes_back(
             steps in prop::collection::vec(step(), 1..200),

@@ -21,9 +21,7 @@
 //! - `missed` counts faults on what prefetch did not mean to bring, learned or not;
 //! - hit rate = hits / (hits + missed).
 //!
-//! The numbers were chosen on recorded wakes of a data analysis and a batch job of Node: a trial,
-//! a fourth of the unproven spared and cohorts took the waste from 48 and 22 % to 20 and 8 %, at
-//! the same hits.
+//! The numbers were chosen on recorded wakes (ARCHITECTURE.md).
 //!
 //! Pure but for its counters: no lock, no clock, no I/O.  A refault costs a binary search and two
 //! stores, and allocates nothing; all that grows does so when a page out ends.
@@ -106,8 +104,7 @@ pub struct Learned {
     pub order: u16,
     /// How sure it is that it will be needed, 1 to 8.
     pub weight: u8,
-    /// In which wake it was learned, modulo 128, and whether by a guess; what came from elsewhere is
-    /// one cohort, too.
+    /// In which wake it was learned, modulo 128, and whether by a guess; 0 also from elsewhere.
     cohort: u8,
     marks: u8,
 }

@@ -50,6 +50,9 @@ pub mod fault_loop;
 pub mod features;
 /// A target forked.
 pub mod fork;
+/// How many cases property tests run.
+#[cfg(test)]
+mod fuzz;
 /// Which pages a space needs when it wakes.
 pub mod habit;
 /// What is done unasked.

@@ -315,6 +315,8 @@ pub fn intersect(range: &Range<u64>, wanted: Option<&[Range<u64>]>) -> Vec<Range
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Layout;
+    use proptest::prelude::*;
 
     const TEXT: &str = "\
 5581e8000000-5581e8100000 rw-p 00000000 00:00 0                          [heap]
@@ -402,5 +404,57 @@ VmFlags: rd ex mr mw me sd
         for line in ["", "zz-yy rw-p", "10-5 rw-p 0 0 0", "1-2", "Rss: 5 kB", "1-2 rw 0 0:0 0"] {
             assert!(parse(line).is_empty(), "{line}");
         }
+    }
+
+    /// Lines as the kernel writes them, with a part changed now and then.
+    fn any_line() -> impl Strategy<Value = String> {
+        let address = prop_oneof![
+            (0u64..1 << 12).prop_map(|page| format!("{:x}", page << 12)),
+            any::<u64>().prop_map(|address| format!("{address:x}")),
+            "[0-9a-fxg-]{0,20}",
+        ];
+        let protection = prop_oneof![3 => "[r-][w-][x-][ps]", 1 => "\\PC{0,6}"];
+        let inode = prop_oneof![Just("0".to_owned()), "[0-9]{1,22}", "\\PC{0,4}"];
+        let name = prop_oneof![
+            Just(String::new()),
+            Just("[heap]".to_owned()),
+            "/[a-z/. ]{0,9}(\\.(so|JPEG|zip))?( \\(deleted\\))?",
+            "\\PC{0,12}",
+        ];
+        let head = (address.clone(), address, protection, inode, name).prop_map(
+            |(start, end, protection, inode, name)| {
+                format!("{start}-{end} {protection} 00000000 fe:00 {inode}      {name}")
+            },
+        );
+        let key = prop_oneof!["Rss", "Pss", "Anonymous", "ProtectionKey", "VmFlags", "\\PC{0,5}"];
+        let value = prop_oneof!["[0-9]{0,25} kB", "( (rd|wf|lo|io|x)){0,6}", "\\PC{0,12}"];
+        let field = (key, value).prop_map(|(key, value)| format!("{key}: {value}"));
+        prop_oneof![3 => head, 2 => field, 1 => "\\PC{0,60}"]
+    }
+
+    proptest! {
+        #![proptest_config(crate::fuzz::cases(500))]
+
+        #[test]
+        fn any_text_is_read_as_sound_regions(lines in prop::collection::vec(any_line(), 0..12)) {
+            let regions = parse(&lines.join("\n"));
+            let mut shown = 0;
+            for region in &regions {
+                prop_assert!(shown <= region.range.start && region.range.start < region.range.end);
+                shown = region.range.end;
+                let _ = region.decide(Some(&(0x1000..0x9000)));
+            }
+            // Who uses them next takes them as they are.
+            let layout = Layout::of(&regions);
+            prop_assert_eq!(&layout, &Layout::from_bytes(&layout.to_bytes()).expect("own bytes"));
+            if let Some(address) = find_gap(&regions, 8 << 20, 1 << 47) {
+                let area = address..address + (8 << 20);
+                prop_assert_eq!(vec![area.clone()], subtract(area, &ranges(&regions)));
+            }
+        }
+    }
+
+    fn ranges(regions: &[Region]) -> Vec<Range<u64>> {
+        regions.iter().map(|region| region.range.clone()).collect()
     }
 }

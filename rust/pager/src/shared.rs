@@ -262,11 +262,16 @@ impl Shared {
     pub fn forget(&self, space: &Space) {
         let _ = epoll::delete(self.queue_of(space.id()), &space.descriptor);
         self.spaces.write().remove(&space.id());
-        let core = space.core.lock();
+        let mut core = space.core.lock();
         let everything =
             crate::address::PageNumber(0)..crate::address::PageNumber(crate::address::PAGES_END);
         let domain = space.header.domain;
         space.table.clear_range(everything, |_, entry| self.store.release(domain, &entry));
+        // A staged page's copy from before is the slot's, not the table's.  A publisher that still
+        // works on it finds that the page is not staged any more.
+        for slot in 0..core.slots.len() as u64 {
+            space.release_slot(&mut core, self, slot);
+        }
         drop(core);
         self.caches.forget(space.id());
     }

@@ -73,6 +73,11 @@ pub fn start_time(pid: i32) -> Option<u64> {
         .map(|stat| stat.start_time)
 }
 
+/// Text of a status file.  The name in it is the program's own choice: any bytes.
+fn read_status(path: String) -> std::io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// One number of /proc/PID/status.
 fn status_number(status: &str, key: &str) -> Option<u64> {
     let line = status.lines().find(|line| line.starts_with(key))?;
@@ -85,8 +90,8 @@ impl Target {
     /// # Errors
     /// The refusal, with its cause.
     pub fn describe(pid: i32, own: &[i32]) -> Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))
-            .map_err(|_| Error::NoSuchProcess(pid))?;
+        let status =
+            read_status(format!("/proc/{pid}/status")).map_err(|_| Error::NoSuchProcess(pid))?;
         let stat = read_stat(&format!("/proc/{pid}/stat")).ok_or(Error::NoSuchProcess(pid))?;
         if status_number(&status, "Tgid") != u64::try_from(pid).ok()
             || matches!(stat.state, 'Z' | 'X')
@@ -149,7 +154,8 @@ fn check_architecture(pid: i32) -> Result<()> {
 /// Threads of a process in the order in which to try to borrow them.
 ///
 /// Best is a thread asleep in a call that restarts exactly; then one that runs; last one in a call
-/// that would see EINTR, for which the borrower makes up (`Registers::undo_interruption`).
+/// that would see EINTR, for which the borrower makes up (`Registers::undo_interruption`).  One
+/// that may have done a part of its call is left alone: nobody could make up for that.
 #[must_use]
 pub fn candidates(pid: i32) -> Vec<Candidate> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -170,6 +176,8 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok();
     let fields: Vec<&str> = call.as_deref().unwrap_or("").split_ascii_whitespace().collect();
     let number = fields.first().and_then(|text| text.parse::<u64>().ok());
+    let argument = |place: usize| fields.get(place + 1).and_then(hexadecimal).unwrap_or(0);
+    let arguments = std::array::from_fn(argument);
     let stack_pointer = if fields.len() >= 3 {
         fields.get(fields.len() - 2).and_then(hexadecimal).unwrap_or(0)
     } else {
@@ -177,12 +185,13 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     };
     let rank = match (stat.state, number) {
         ('Z' | 'X' | 'D' | 't', _) => return None,
+        ('S', Some(number)) if arch::is_done_by_parts(number, arguments) => return None,
         ('S', Some(number)) if arch::is_interruptible(number) => 2,
         ('S', _) => 0,
         ('T', _) => 3,
         _ => 1,
     };
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let status = read_status(format!("/proc/{pid}/task/{thread}/status")).ok()?;
     let filtered = status_number(&status, "Seccomp").unwrap_or(0) != 0;
     Some(Candidate { rank, thread, stack_pointer, filtered })
 }

@@ -347,6 +347,8 @@ ff0000-1000000 rw-p 0 00:00 0 [stack]
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::cases(1_000))]
+
         #[test]
         fn garbage_is_refused(data in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(import(&data, &regions(HERE), &NOWHERE).is_err());

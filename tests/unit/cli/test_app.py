@@ -243,11 +243,13 @@ def test_no_words_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "suites", "tier"),
+    ("words", "suites", "tier", "counts"),
     [
-        ([], selftest.SUITES, None),
-        (["--suite", "all", "--tier", "disk"], selftest.SUITES, "disk"),
-        (["--suite", "exact", "--tier", "cold"], ("exact",), "cold"),
+        ([], selftest.SUITES, None, (30, 10**6)),
+        (["--suite", "all", "--tier", "disk"], selftest.SUITES, "disk", (30, 10**6)),
+        (["--suite", "exact", "--tier", "cold"], ("exact",), "cold", (30, 10**6)),
+        (["--suite", "crash", "--kills", "200"], ("crash",), None, (200, 10**6)),
+        (["--suite", "soak", "--ops", "10000000"], ("soak",), None, (30, 10**7)),
     ],
 )
 def test_the_self_test_runs_what_was_asked_for(
@@ -256,16 +258,20 @@ def test_the_self_test_runs_what_was_asked_for(
     words: list[str],
     suites: tuple[str, ...],
     tier: str | None,
+    counts: tuple[int, int],
 ) -> None:
-    """Suites by name, `all` means all, and the tier is one that checks know."""
+    """Suites by name, `all` means the short ones; tier and counts are those that checks know."""
     asked = []
 
-    def run(suites: tuple[str, ...], *, tier: str | None) -> list[selftest.Result]:
-        asked.append((suites, tier))
+    def run(
+        suites: tuple[str, ...], *, tier: str | None, counts: dict[str, int]
+    ) -> list[selftest.Result]:
+        asked.append((suites, tier, counts))
         return [selftest.Result("exact/canary", "exact", passed=True)]
 
     monkeypatch.setattr(selftest, "run", run)
 
     assert 0 == call(tmp_path, "selftest", *words)
-    assert [(suites, tier)] == asked
+    assert [(suites, tier, dict(zip(selftest.COUNTS, counts, strict=True)))] == asked
+    assert set(suites) <= {*selftest.SUITES, *selftest.LONG_SUITES}
     assert tier in {None, *selftest.TIERS}

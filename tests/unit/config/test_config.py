@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -19,6 +19,7 @@ from agentzip.daemon import Reloaded
 from agentzip.errors import InvalidSetting
 from agentzip.fleet import FleetSettings
 from agentzip.policy import tiers
+from fuzz_cases import cases
 
 # The text that stands in the design, and in what users of the idea wrote before.
 DESIGN = """
@@ -253,21 +254,21 @@ def _holds_or_is_refused(text: str) -> None:
     json.dumps(found.rows())
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(st.text(max_size=200))
 def test_any_text_holds_or_is_refused(text: str) -> None:
     """There is no traceback."""
     _holds_or_is_refused(text)
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(st.lists(st.sampled_from([*"{}[]:,-?&*!|>%@`'\"#\n \t\\U1a~.", "pool", "---", "..."])))
 def test_any_pile_of_signs_holds_or_is_refused(signs: list[str]) -> None:
     """YAML's own signs in any order."""
     _holds_or_is_refused("".join(signs))
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(st.dictionaries(_WORDS, _VALUES, max_size=5))
 def test_any_yaml_holds_or_is_refused(values: dict[str, Any]) -> None:
     """What is YAML, with known keys in wrong places and wrong values at known keys."""
@@ -306,7 +307,7 @@ _GOOD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(_GOOD)
 def test_what_is_right_is_taken_as_written(values: dict[str, Any]) -> None:
     """Every value in range holds, and says that it comes from the file."""

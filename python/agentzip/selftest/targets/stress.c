@@ -1,12 +1,15 @@
 /*
- * stress --ops N --threads T --forks on|off --moves on|off --seed S: threads that change their
- * address space.
+ * stress --ops N --threads T --forks on|off --moves on|off --life on|off --regions N --seed S:
+ * threads that change their address space.
  *
  * Each thread owns a set of regions and does random operations on them: verify, write, drop, unmap
  * and map again, move, map over, protect, fork.  It knows what every page must hold, so any page
  * that a pager loses, mixes up or brings back from the dead is found and named.  While it runs,
  * `status` on stdin answers with the counts so far and `finish` ends it early; at the end every
  * page is verified and one line `ops N bad B forks F` is printed.
+ *
+ * With `--life` they also make threads, start programs, send signals, wait for timers and use huge
+ * pages; with `--regions` the process holds that many more mappings, a page each.
  *
  * Nothing here can deadlock by itself: a forked child only reads and writes the memory of the
  * thread that forked it, takes no lock, and leaves by _exit(2).
@@ -21,6 +24,7 @@
 
 #include "pattern.h"
 #include "protocol.h"
+#include "stress_life.h"
 
 enum { REGIONS = 24, PAGES_MIN = 8, PAGES_MAX = 256, THREADS_MAX = 16 };
 enum { READ_WRITE = PROT_READ | PROT_WRITE, PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS };
@@ -43,6 +47,9 @@ struct worker {
 static long quota;
 static bool forks_on;
 static bool moves_on; /* Threads often move regions to places that others have just left. */
+static bool life_on;
+static unsigned lone_pages; /* Mappings of one page, with one of nobody's between any two. */
+static uint8_t *lone_base;
 static uint64_t seed = 1;
 static atomic_bool finish;
 static atomic_long total_ops, total_bad, total_forks;
@@ -211,12 +218,61 @@ static void fork_child(struct worker *w)
     }
 }
 
+static uint8_t *lone_page(unsigned index)
+{
+    return lone_base + (size_t)2 * index * PAGE_BYTES;
+}
+
+static void map_lone_pages(void)
+{
+    size_t bytes = (size_t)2 * lone_pages * PAGE_BYTES;
+    if (!lone_pages)
+        return;
+    lone_base = mmap(NULL, bytes, PROT_NONE, PRIVATE | MAP_NORESERVE, -1, 0);
+    if (lone_base == MAP_FAILED)
+        _exit(4);
+    for (unsigned index = 0; index < lone_pages; index++) {
+        if (mprotect(lone_page(index), PAGE_BYTES, READ_WRITE)) {
+            perror("stress: mprotect");
+            _exit(4);
+        }
+        pattern_fill(lone_page(index), seed, index, 1);
+    }
+}
+
+static void verify_lone_page(unsigned index)
+{
+    if (pattern_matches(lone_page(index), seed, index, 1))
+        return;
+    atomic_fetch_add(&total_bad, 1);
+    fprintf(stderr, "BAD lone page %u holds %016lx\n", index, *(long *)lone_page(index));
+    pattern_fill(lone_page(index), seed, index, 1);
+}
+
+static void live(struct worker *w)
+{
+    unsigned kind = roll(w, 16);
+    bool right = kind < 4    ? life_thread(w->dice)
+                 : kind < 8  ? life_signal()
+                 : kind < 12 ? life_timer(roll(w, 200))
+                 : kind < 15 ? life_huge(w->dice)
+                             : life_exec();
+    if (right)
+        return;
+    atomic_fetch_add(&total_bad, 1);
+    fprintf(stderr, "BAD life of thread %u: kind %u: %s\n", w->id, kind, strerror(errno));
+}
+
 static void step(struct worker *w)
 {
     struct region *r = &w->regions[roll(w, REGIONS)];
     unsigned dice = roll(w, 10000);
     if (moves_on && dice < 1000)
         resize(w, r);
+    else if (life_on && dice < 1020)
+        live(w);
+    else if (lone_pages && dice < 1500)
+        verify_lone_page(roll(w, lone_pages));
     else if (dice < 5000)
         verify(w, r, roll(w, r->pages), "verify");
     else if (dice < 9100)
@@ -294,14 +350,21 @@ int main(int count, char **values)
             forks_on = !strcmp(values[i + 1], "on");
         else if (!strcmp(values[i], "--moves"))
             moves_on = !strcmp(values[i + 1], "on");
+        else if (!strcmp(values[i], "--life"))
+            life_on = !strcmp(values[i + 1], "on");
+        else if (!strcmp(values[i], "--regions"))
+            lone_pages = atoi(values[i + 1]);
         else if (!strcmp(values[i], "--seed"))
             seed = strtoul(values[i + 1], NULL, 10);
     }
     if (threads < 1 || threads > THREADS_MAX || ops < threads) {
-        fprintf(stderr, "usage: stress --ops N --threads 1..16 --forks|--moves on|off --seed S\n");
+        fprintf(stderr, "usage: stress --ops N --threads 1..16 --forks|--moves|--life on|off"
+                        " --regions N --seed S\n");
         return 2;
     }
     quota = ops / threads;
+    life_begins();
+    map_lone_pages();
     answer("ready %d", getpid());
     for (unsigned i = 0; i < threads; i++) {
         workers[i] = (struct worker){.id = i + 1, .dice = seed * 1000003 + i};
@@ -313,6 +376,8 @@ int main(int count, char **values)
         return 5;
     for (unsigned i = 0; i < threads; i++)
         pthread_join(workers[i].thread, NULL);
+    for (unsigned index = 0; index < lone_pages; index++)
+        verify_lone_page(index);
     print_counts("final ");
     _exit(atomic_load(&total_bad) ? 1 : 0);
 }

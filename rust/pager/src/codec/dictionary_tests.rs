@@ -149,7 +149,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::fuzz::cases(2_000))]
 
     #[test]
     fn arbitrary_bytes_and_prefixes_never_panic(

@@ -102,7 +102,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(crate::fuzz::cases(20_000))]
 
     #[test]
     fn arbitrary_bytes_never_panic(

@@ -201,6 +201,40 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(crate::fuzz::cases(2_000))]
+
+    #[test]
+    fn arbitrary_bytes_are_no_layout(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(Layout::from_bytes(&data).is_err());
+    }
+
+    #[test]
+    fn what_has_a_right_checksum_is_still_refused_or_exact(
+        count in 0u64..4,
+        words in prop::collection::vec(any_area_word(), 0..10),
+    ) {
+        let mut bytes: Vec<u8> =
+            [MAGIC, count].into_iter().chain(words).flat_map(u64::to_le_bytes).collect();
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        if let Ok(layout) = Layout::from_bytes(&bytes) {
+            let words = border_words(&layout);
+            prop_assert_eq!(&words, &applied(&layout, &applied(&layout, &words)));
+            prop_assert_eq!(bytes, layout.to_bytes());
+        }
+    }
+}
+
+/// A start, a length or a canonical place, each now and then where it belongs.
+fn any_area_word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0u64..64).prop_map(|pages| pages * PAGE),
+        (0u64..64).prop_map(|pages| CANONICAL_START + pages * PAGE),
+        (0u64..4).prop_map(|pages| CANONICAL_END - pages * PAGE),
+    ]
+}
+
 #[test]
 fn pages_that_differ_in_bases_only_become_equal() {
     // 4 pages are one pool, so that all distances keep.

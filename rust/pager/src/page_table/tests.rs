@@ -256,7 +256,7 @@ fn run_steps(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::fuzz::cases(300))]
 
     #[test]
     fn behaves_like_a_map(steps in proptest::collection::vec(any_step(), 1..60)) {
@@ -291,6 +291,37 @@ proptest! {
         let (state, payload) = encode(entry).expect("generated in range");
         prop_assert_eq!(decode(state, payload.unwrap_or(0)), entry);
     }
+}
+
+proptest! {
+    #![proptest_config(crate::fuzz::cases(300))]
+
+    #[test]
+    fn damaged_memory_is_refused_or_a_table(
+        steps in proptest::collection::vec((any_page(), any_entry()), 1..20),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any_damage()), 1..8),
+    ) {
+        let words = memory(ROOM);
+        let table = open(&words);
+        for (page, entry) in steps {
+            let _ = table.set(PageNumber(page), entry);
+        }
+        drop(table);
+        for (place, value) in damage {
+            words[place.index(words.len())].store(value, Ordering::Relaxed);
+        }
+        if let Ok(table) = PageTable::open(&words[..]) {
+            // What it then holds may be wrong (a checksum per page tells); it stays inside.
+            let _ = (content(&table), table.counts());
+            table.clear_range(everything(), |_, _| {});
+            prop_assert_eq!(Counts::default(), table.counts());
+        }
+    }
+}
+
+/// Words that mean something in a table, and any others.
+fn any_damage() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0u64..100, Just(u64::MAX), Just(0), (0u64..64).prop_map(|n| 1 << n)]
 }
 
 #[test]

@@ -88,6 +88,40 @@ pub fn is_interruptible(number: u64) -> bool {
     INTERRUPTIBLE.contains(&number)
 }
 
+/// Calls that hand over a part at a time and, stopped between two parts, return what they have
+/// done: a blocking write(2) into a full pipe would be shorter than any that a program without signal
+/// handlers ever sees.
+const DONE_BY_PARTS: [u64; 13] = [
+    1,   // write
+    18,  // pwrite64
+    20,  // writev
+    40,  // sendfile
+    44,  // sendto
+    46,  // sendmsg
+    275, // splice
+    278, // vmsplice
+    296, // pwritev
+    299, // recvmmsg
+    307, // sendmmsg
+    326, // copy_file_range
+    328, // pwritev2
+];
+
+/// recv(2) until all of it is there.
+const MSG_WAITALL: u64 = 0x100;
+
+/// Whether a thread asleep in this call would come back with a part if it were stopped.
+#[must_use]
+pub fn is_done_by_parts(number: u64, arguments: [u64; 6]) -> bool {
+    match number {
+        45 => arguments[3] & MSG_WAITALL != 0,
+        47 => arguments[2] & MSG_WAITALL != 0,
+        // io_getevents, io_pgetevents: until there are so many.
+        208 | 333 => arguments[1] > 1,
+        _ => DONE_BY_PARTS.contains(&number),
+    }
+}
+
 /// Whether a call's result means, inside the kernel only, that it will be made again.
 #[must_use]
 pub fn is_restart(result: i64) -> bool {
@@ -235,6 +269,20 @@ mod tests {
     #[test]
     fn the_springboard_fits_its_room() {
         assert!(registers().springboard().code.len() <= SPRINGBOARD_BYTES);
+    }
+
+    #[test]
+    fn a_call_that_hands_over_parts_is_known_by_its_number_or_flags() {
+        let with = |place: usize, value: u64| {
+            let mut arguments = [0; 6];
+            arguments[place] = value;
+            arguments
+        };
+        assert!(is_done_by_parts(1, [0; 6]) && is_done_by_parts(46, [0; 6]));
+        assert!(!is_done_by_parts(0, [0; 6]) && !is_done_by_parts(232, with(1, 64)));
+        assert!(is_done_by_parts(45, with(3, MSG_WAITALL | 2)) && !is_done_by_parts(45, [0; 6]));
+        assert!(is_done_by_parts(47, with(2, MSG_WAITALL)) && !is_done_by_parts(47, with(3, !0)));
+        assert!(is_done_by_parts(208, with(1, 2)) && !is_done_by_parts(208, with(1, 1)));
     }
 
     #[test]
