@@ -10,8 +10,8 @@
 //! In a wake, moreover, the next pages *along* a touched one come with it, as in the kernel's own
 //! fault-around: programs lay out what they use together.  In recorded wakes of a data analysis
 //! and a batch job of Node whose habits were not known, blocks of 8 pages took the faults from
-//! 17,400 to 4,100 and from 18,500 to 2,800, for 1.9 and 1.2 times the pages.  One block in eight is
-//! left to fault page by page: while hardly any of these is touched twice, nothing comes along.
+//! 17,400 to 4,100 and from 18,500 to 2,800, for 1.9 and 1.2 times the pages.  One block in eight
+//! is left to fault page by page: while hardly any of these is touched twice, nothing comes along.
 //!
 //! Pure: no lock, no clock, no allocation.
 

@@ -89,8 +89,8 @@ pub fn is_interruptible(number: u64) -> bool {
 }
 
 /// Calls that hand over a part at a time and, stopped between two parts, return what they have
-/// done: a blocking write(2) into a full pipe would be shorter than any that a program without signal
-/// handlers ever sees.
+/// done: a blocking write(2) into a full pipe would be shorter than any that a program without
+/// signal handlers ever sees.
 const DONE_BY_PARTS: [u64; 13] = [
     1,   // write
     18,  // pwrite64
