@@ -10,8 +10,8 @@ from rich.console import Console
 
 from agentzip.bench import idle, zram
 from agentzip.bench.figures import FLOOR, MEASURES, Ledger, Verdict, judge
-from agentzip.bench.report import print_report, to_json
 from agentzip.bench.rounds import BenchPlan, BenchResult
+from agentzip.bench.tables import print_report, to_json
 from agentzip.bench.target import microseconds
 
 

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,13 +11,26 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from agentzip import config
+from agentzip.bench.fanout.codecs import CodecResult, CodecsResult
 from agentzip.bench.fanout.find_max import MaxOfMode, MaxResult, search_max
 from agentzip.bench.fanout.knob import KnobPoint, KnobResult, breaks
-from agentzip.bench.fanout.plan import FanoutPlan
+from agentzip.bench.fanout.plan import CODECS, FanoutPlan
+from agentzip.bench.fanout.readings import (
+    Cpu,
+    Footprint,
+    Habits,
+    MemoryRun,
+    ModeRun,
+    Played,
+    Sample,
+)
 from agentzip.bench.fanout.report import (
+    codecs_json,
     draw_knob,
     knob_json,
     max_json,
+    print_codecs,
     print_knob,
     print_max,
     print_report,
@@ -25,13 +38,7 @@ from agentzip.bench.fanout.report import (
 )
 from agentzip.bench.fanout.result import (
     FanoutResult,
-    Footprint,
-    Habits,
-    MemoryRun,
     ModeResult,
-    ModeRun,
-    Played,
-    Sample,
     count_wrong,
     figures,
     gain_of,
@@ -40,6 +47,7 @@ from agentzip.bench.fanout.result import (
     spread,
 )
 from agentzip.errors import InvalidSetting
+from agentzip.workloads.catalogue import WORKLOADS
 
 
 # ── the plan ──────────────────────────────────────────────────────────────────────────────────────
@@ -53,8 +61,13 @@ from agentzip.errors import InvalidSetting
         ({"turns": 0}, "turns"),
         ({"think_s": -1.0}, "think"),
         ({"modes": ("encode",), "kill_daemon": True}, "kill-daemon"),
+        ({"codec": "zip"}, "codec"),
         ({"size_bytes": 10 * 2**20}, "size"),
         ({"size_bytes": 10**12}, "size"),
+        ({"workload": "A,waiting,F"}, "workload"),
+        ({"workload": "A,D", "size_bytes": 90 * 2**20}, "size.*workload A"),
+        ({"command": ("true",), "command_s": 0.0}, "for"),
+        ({"command": ("true",), "kill_daemon": True, "modes": ("full",)}, "kill-daemon"),
     ],
 )
 def test_a_bad_plan_names_its_field(wrong: dict[str, Any], named: str) -> None:
@@ -88,6 +101,33 @@ def test_think_times_have_the_mean_that_was_asked_for() -> None:
     assert max(drawn) <= 50.0
 
 
+def test_sandboxes_are_dealt_out_to_the_workloads() -> None:
+    """Each takes its turns in its own way, and has its own size."""
+    plan = FanoutPlan(workload="A, waiting,finishing,busy", sandboxes=5, turns=9, think_s=10.0)
+    alone = FanoutPlan(workload="busy", think_s=10.0)
+
+    assert ["A", "waiting", "finishing", "busy", "A"] == [plan.name_of(one) for one in range(5)]
+    assert [9, 2, 5, 9, 9] == [plan.turns_of(one) for one in range(5)]
+    assert 34 == plan.turns_total
+    assert 8 * alone.think(1, 3) == plan.think(1, 3)
+    assert alone.think(2, 3) == plan.think(2, 3)
+    default = {name: one.default_bytes for name, one in WORKLOADS.items()}
+    assert sum(default[plan.name_of(one)] for one in range(5)) == plan.rss_bytes
+    assert 5 * 2**30 == replace(plan, size_bytes=2**30).rss_bytes
+
+
+def test_a_codec_alone_is_a_valid_configuration() -> None:
+    """Of the daemon; each differs from the others, and none trains or encodes anew in time."""
+    # JSON is YAML.
+    found = {name: config.load(json.dumps(chosen)).config for name, chosen in CODECS.items()}
+
+    alone = [one for name, one in found.items() if name != "pipeline"]
+    assert 3 == len({(one.compression.algorithm, one.compression.level) for one in alone})
+    assert {"none"} == {one.compression.dictionary for one in alone}
+    assert all(one.policy.cold_grace_period > 3600 for one in alone)
+    assert "auto" == found["pipeline"].compression.dictionary
+
+
 # ── arithmetic ────────────────────────────────────────────────────────────────────────────────────
 def _sample(
     pss: int, waiting: set[int], *, pool: int = 0, used: int = 0, steady: bool = True
@@ -100,6 +140,9 @@ def _sample(
         pss={0: pss, 1: pss},
         waiting=frozenset(waiting),
         steady=steady,
+        kernel_bytes=3,
+        file_bytes=4,
+        shmem_bytes=10,
     )
 
 
@@ -108,7 +151,7 @@ def _run(mode: str, samples: list[Sample], played: list[Played] | None = None) -
         mode=mode,
         played=played or [],
         memory=MemoryRun(samples, peak_bytes=max(one.used_bytes for one in samples)),
-        cpu_s=1.0,
+        cpu=Cpu(daemon=0.5, keeper=0.25, kernel=0.25),
         wall_s=10.0,
         processors=2,
         faults=7,
@@ -165,9 +208,11 @@ def test_prefetch_is_judged_from_the_wake_that_is_asked_for() -> None:
 def test_figures_of_a_mode() -> None:
     """Every key that the issue names is there, with the value that its samples say."""
     played = [
-        Played(0, turns_s=[1.0, 3.0], wakes_s=[0.1, 0.2], said=["a"], digest="d", ended_s=9.0),
-        Played(1, turns_s=[2.0], wakes_s=[0.3], said=["b"], habits=[Habits(10, 9, 90, 9)]),
+        Played(0, "A", [1.0, 3.0], [0.1, 0.2], digest="d", ended_s=9.0, finished=True),
+        Played(1, "D", [2.0], [0.3], habits=[Habits(10, 9, 90, 9)]),
     ]
+    for one in played:
+        one.said.append("a")
     none = _run("none", [_sample(100, {0, 1}, used=900)], played)
     run = _run("full", [_sample(10, {0, 1}, pool=20, used=300)], played)
 
@@ -179,18 +224,67 @@ def test_figures_of_a_mode() -> None:
     assert 600 == found.host_gain_bytes
     assert 2 * 100 + 5 - (2 * 10 + 20 + 2 + 5) == found.pss_gain_bytes
     assert pytest.approx(5.0) == found.cpu_percent
+    assert {"daemon": 2.5, "keeper": 1.25, "kernel": 1.25, "advice": 0.0} == found.cpu_percent_of
+    assert 2.0 == found.by_workload["D"]["turn_s"]["mean"]
+    assert pytest.approx(200.0) == found.by_workload["A"]["wake_ms"]["p99"]
     assert pytest.approx(0.9) == found.prefetch["hit_rate"]
     assert pytest.approx(0.1) == found.prefetch["waste"]
     assert {"hit_rate": None, "waste": None} == found.prefetch_from_third
     assert 1 == found.finished
     assert 0 == found.results_wrong
+    # The samples behind the percentiles, and the parts behind the sums.
+    assert [1.0, 3.0, 2.0] == found.turns_s
+    assert pytest.approx([100.0, 200.0, 300.0]) == found.wakes_ms
+    assert found.cost_bytes == sum(
+        found.made_of[part]
+        for part in ("private", "files", "shared_memory", "pool", "tables", "overhead")
+    )
+    assert (6, 4, 3) == tuple(found.made_of[part] for part in ("private", "files", "kernel"))
+    assert {
+        "rss_before_bytes": 110,
+        "pss_before_bytes": 100,
+        "after_bytes": (2 * 10 + 20 + 2 + 5) // 2,
+    } == found.waiting
+
+
+def test_a_habit_is_known_from_the_third_wake_on() -> None:
+    """Of each sandbox; those that have not woken so often say nothing about it."""
+    played = [
+        Played(0, "A", wakes_s=[0.9, 0.8, 0.1, 0.3]),
+        Played(1, "A", wakes_s=[0.7, 0.6, 0.2]),
+        Played(2, "A", wakes_s=[0.5, 0.4]),
+    ]
+    run = _run("full", [_sample(10, {0})], played)
+    fresh = _run("full", [_sample(10, {0})], played[2:])
+
+    known = figures(run, run).wake_known_ms
+    assert pytest.approx({"mean": 200.0, "p50": 200.0, "p95": 300.0, "p99": 300.0}) == known
+    assert dict.fromkeys(known) == figures(fresh, fresh).wake_known_ms
+
+
+def test_what_nobody_knows_of_a_command_is_null() -> None:
+    """It takes no turns and has no results; its time and its memory are known."""
+    played = [Played(0, "command", began_s=1.0, ended_s=5.0, finished=True)]
+    run = _run("full", [_sample(10, {0, 1})], played)
+
+    found = json.loads(json.dumps(asdict(figures(run, run))))
+
+    assert found["results_wrong"] is None
+    assert dict.fromkeys(("mean", "p50", "p95", "p99")) == found["turn_s"] == found["wake_ms"]
+    assert (4.0, 1) == (found["task_s"], found["finished"])
+    assert median_of([figures(run, run)] * 2).results_wrong is None
 
 
 def test_rounds_are_combined_by_medians_but_harm_adds_up() -> None:
     """One bad round in three must not hide its wrong result, nor move the figures."""
     rounds = [
         ModeResult(
-            mode="full", ratio=ratio, turn_s={"p99": ratio}, finished=done, results_wrong=wrong
+            mode="full",
+            ratio=ratio,
+            turn_s={"p99": ratio},
+            finished=done,
+            results_wrong=wrong,
+            turns_s=[ratio],
         )
         for ratio, done, wrong in ((4.0, 2, 0), (9.0, 1, 1), (5.0, 2, 0))
     ]
@@ -199,6 +293,8 @@ def test_rounds_are_combined_by_medians_but_harm_adds_up() -> None:
 
     assert (5.0, {"p99": 5.0}) == (found.ratio, found.turn_s)
     assert (1, 1) == (found.finished, found.results_wrong)
+    # A distribution is over all rounds.
+    assert [4.0, 9.0, 5.0] == found.turns_s
 
 
 def test_the_search_finds_the_most_that_fit() -> None:
@@ -269,6 +365,17 @@ def test_the_largest_runs_are_shown_with_what_was_tried() -> None:
 
     assert "4, 9-" in _printed(lambda on: print_max(most, on))
     assert 7 == max_json(most)["modes"][0]["sandboxes"]
+
+
+def test_codecs_are_told_beside_mode_none() -> None:
+    """Each under its name, with its own figures."""
+    found = [CodecResult("lz4", ModeResult(mode="full", ratio=2.5, wake_ms=spread([7.0])))]
+    result = CodecsResult({}, ModeResult(mode="none", wake_ms=spread([3.0])), found)
+    text = _printed(lambda on: print_codecs(result, on))
+
+    assert "7 ms" in text.splitlines()[-2]
+    assert "none" in text.splitlines()[-3]
+    assert 2.5 == codecs_json(result)["codecs"][0]["figures"]["ratio"]
 
 
 def test_the_knob_is_drawn_and_told(tmp_path: Path) -> None:

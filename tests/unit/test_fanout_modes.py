@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self, cast
@@ -16,16 +17,15 @@ from agentzip.bench.fanout.custody import zswap_why_not
 from agentzip.bench.fanout.daemon_mode import FullMode
 from agentzip.bench.fanout.engine_modes import footprint_of, habits_of
 from agentzip.bench.fanout.engine_process import EngineService
+from agentzip.bench.fanout.idleness import Idleness
 from agentzip.bench.fanout.modes import Mode, Worker, cpu_seconds, kernel_thread_seconds
 from agentzip.bench.fanout.places import members, remove_tree
 from agentzip.bench.fanout.plan import FanoutPlan
-from agentzip.bench.fanout.play import Stage, play
-from agentzip.bench.fanout.result import (
-    Footprint,
-    Habits,
-)
+from agentzip.bench.fanout.play import Stage, play, wait_for_commands
+from agentzip.bench.fanout.readings import Footprint, Habits
 from agentzip.children import Child
 from agentzip.errors import InternalError, TargetGone
+from agentzip.host.memory import MemoryUse
 from agentzip.testing import FakeEngine, FakeTarget
 from agentzip.workloads.crew import Sandbox, Turn
 
@@ -36,6 +36,14 @@ class _Agent:
 
     def __init__(self, dead: bool = False) -> None:
         self.dead = dead
+
+        self.left = False
+
+    def digest(self) -> str:
+        return "digest"
+
+    def leave(self) -> None:
+        self.left = True
 
     def turn(self, number: int, choice: int) -> Turn:
         if self.dead:
@@ -57,12 +65,12 @@ class _Recorder(Mode):
         self.heard.append(("wake", member.instance, member.waiting))
 
 
-def _crew(*agents: _Agent) -> Crew:
+def _crew(plan: FanoutPlan, *agents: object) -> Crew:
     members = [
         Member(number, cast("Sandbox", agent), Path("/nowhere"))
         for number, agent in enumerate(agents)
     ]
-    return cast("Crew", SimpleNamespace(members=members))
+    return cast("Crew", SimpleNamespace(members=members, plan=plan))
 
 
 def test_every_turn_wakes_and_waits_again() -> None:
@@ -73,7 +81,7 @@ def test_every_turn_wakes_and_waits_again() -> None:
         halves[0] += 1
 
     stage = Stage(plan, mode, at_half)
-    crew = _crew(_Agent(), _Agent())
+    crew = _crew(plan, _Agent(), _Agent())
     played = play(crew, stage)
 
     for number, one in enumerate(played):
@@ -89,9 +97,10 @@ def test_every_turn_wakes_and_waits_again() -> None:
 
 def test_a_sandbox_that_dies_is_told_and_the_others_go_on() -> None:
     """Its error is kept; those who live take all their turns."""
-    stage = Stage(FanoutPlan(sandboxes=2, turns=2, think_s=0.0), _Recorder(), lambda: None)
+    plan = FanoutPlan(sandboxes=2, turns=2, think_s=0.0)
+    stage = Stage(plan, _Recorder(), lambda: None)
 
-    played = play(_crew(_Agent(dead=True), _Agent()), stage)
+    played = play(_crew(plan, _Agent(dead=True), _Agent()), stage)
 
     assert ["sandbox 0: it died"] == stage.failures
     assert [0, 2] == [len(one.turns_s) for one in played]
@@ -99,12 +108,65 @@ def test_a_sandbox_that_dies_is_told_and_the_others_go_on() -> None:
 
 def test_a_halted_stage_ends_without_another_turn() -> None:
     """The first reason counts."""
-    stage = Stage(FanoutPlan(sandboxes=1, turns=5, think_s=3600.0), _Recorder(), lambda: None)
+    plan = FanoutPlan(sandboxes=1, turns=5, think_s=3600.0)
+    stage = Stage(plan, _Recorder(), lambda: None)
     stage.halt("memory")
     stage.halt("later")
 
-    assert [] == play(_crew(_Agent()), stage)[0].turns_s
+    assert [] == play(_crew(plan, _Agent()), stage)[0].turns_s
     assert "memory" == stage.why_halted
+
+
+def test_who_leaves_and_who_never_rests() -> None:
+    """The one tells its digest and is gone; of the other nobody says a word."""
+    plan = FanoutPlan(workload="finishing,busy,waiting", sandboxes=3, turns=4, think_s=0.0)
+    mode, agents, heard = _Recorder(), [_Agent() for _ in range(3)], list[tuple[int, int]]()
+    stage = Stage(plan, mode, lambda: None, lambda one, turn, _: heard.append((one.instance, turn)))
+    crew = _crew(plan, *agents)
+    played = play(crew, stage)
+
+    assert [True, False, False] == [agent.left for agent in agents]
+    assert [True, False, False] == [member.gone for member in crew.members]
+    assert ["digest", "", ""] == [one.digest for one in played]
+    words = [[word for word, who, _ in mode.heard if who == one] for one in range(3)]
+    assert [["wake", "idle", "wake"], [], ["wake", "idle"] * 2] == words
+    assert [2, 4, 2] == [sum(who == one for who, _ in heard) for one in range(3)]
+
+
+class _Process:
+    """A command that ends when it is asked for the second time, or never."""
+
+    def __init__(self, code: int | None) -> None:
+        self.began_s = time.perf_counter()
+        self._codes = [None, code]
+
+    def exit_code(self) -> int | None:
+        return self._codes.pop(0) if len(self._codes) > 1 else self._codes[0]
+
+    def last_words(self) -> str:
+        return "no such file"
+
+
+def test_commands_are_waited_for() -> None:
+    """Until they end, or their time is over; who failed says why."""
+    plan = FanoutPlan(command=("x",), command_s=1.0, sandboxes=3)
+    stage = Stage(plan, _Recorder(), lambda: None)
+    crew = _crew(plan, _Process(0), _Process(3), _Process(None))
+    played = wait_for_commands(crew, stage)
+
+    assert [True, False, True] == [one.finished for one in played]
+    assert [True, True, False] == [member.gone for member in crew.members]
+    assert ["command 1: exit code 3: no such file"] == stage.failures
+    assert played[2].ended_s - played[2].began_s >= 1.0
+
+
+def test_a_wait_is_seen_from_outside() -> None:
+    """Quiet for a while is a wait; what a page out takes is no wake; work after it is one."""
+    seen = Idleness()
+    shares = [0.9, 0.0, 0.0, 0.5, *[0.01] * 4, 0.4, 0.6, 0.0, 0.05, 0.0, 0.8, 0.9]
+
+    assert [7, 13] == [at for at, share in enumerate(shares) if seen.look(share)]
+    assert not seen.idle
 
 
 def test_work_whose_time_is_over_is_not_begun() -> None:
@@ -141,7 +203,7 @@ def test_work_that_fails_is_not_forgotten() -> None:
 
 def test_a_hint_that_nobody_hears_is_counted(tmp_path: Path) -> None:
     """While the daemon is being replaced the sandboxes go on all the same."""
-    mode = FullMode(tmp_path, kill=True, latency_target_s=None)
+    mode = FullMode(tmp_path, FanoutPlan(modes=("full",), kill_daemon=True))
     mode._names[0] = "agent"
     mode.wake(Member(0, cast("Sandbox", None), tmp_path))
 
@@ -193,7 +255,8 @@ def test_the_daemon_hears_of_waits_and_wakes(
     places = SimpleNamespace(pattern="bench/agent-sandbox-*.slice", daemon=tmp_path)
     crew = cast("Crew", SimpleNamespace(plan=FanoutPlan(think_s=7.0), places=places))
     member = Member(3, cast("Sandbox", None), Path("/x/agent-sandbox-0003.slice"))
-    with FullMode(tmp_path, kill=True, latency_target_s=0.02) as mode:
+    plan = FanoutPlan(modes=("full",), kill_daemon=True, latency_target_s=0.02)
+    with FullMode(tmp_path, plan) as mode:
         mode.start(crew)
         first = cast("Any", mode._daemon).pid
         mode.add(member)
@@ -282,10 +345,12 @@ def test_zswap_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_a_footprint_has_pool_tables_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Index and dictionaries are on the bill."""
     monkeypatch.setattr("agentzip.host.memory.own_overhead", lambda pids: 10 * len(pids))
+    use = MemoryUse(0, 0, 0, 0, pss_file=4)
+    monkeypatch.setattr("agentzip.host.memory.sum_use", lambda _pids: use)
     counters = ("table_bytes", "index_bytes", "dictionary_bytes", "keeper_pid")
     stats = {"pool_bytes": 100, **dict.fromkeys(counters, 1)}
 
-    assert Footprint(pool=100, tables=3, overhead=20) == footprint_of(stats, 7)
+    assert Footprint(pool=100, tables=3, overhead=20, overhead_files=4) == footprint_of(stats, 7)
 
 
 def test_counters_are_those_of_the_processes_asked_for() -> None:

@@ -6,7 +6,8 @@ from agentzip.bench.fanout import think
 from agentzip.bench.fanout.engine_modes import pages_of
 from agentzip.bench.fanout.plan import FanoutPlan
 from agentzip.bench.fanout.profile import Look, Pages, TurnTimes, mean_pages, profile_of
-from agentzip.bench.fanout.result import Footprint, MemoryRun, ModeRun, Played, Sample, figures
+from agentzip.bench.fanout.readings import Cpu, Footprint, MemoryRun, ModeRun, Played, Sample
+from agentzip.bench.fanout.result import figures
 
 MIB = 2**20
 
@@ -79,7 +80,7 @@ def test_the_figures_of_a_mode_have_its_profile() -> None:
         mode="full",
         played=[played],
         memory=MemoryRun([sample], 100),
-        cpu_s=1.0,
+        cpu=Cpu(1.0),
         wall_s=2.0,
         processors=2,
         faults=0,

@@ -11,13 +11,16 @@ own compressed swap) takes its turn in every round, and a ratio pairs measuremen
     ways.py      the engine and the raw floor
     zram.py      the kernel's own way; takes /dev/zram0 and gives it back
     rounds.py    who takes a turn when
-    report.py    the table and the JSON object
+    tables.py    the tables and the JSON object
     files.py     `bench files`: reads of files that are foreseen
     idle.py      what the daemon takes of a host on which nothing happens
+    encode/      `bench encode`: what each encoding makes of real memory
+    fanout/      `bench fanout`, `knob`, `codecs`: sandboxes at work
+    report/      `bench report`: all of it in one document
 """
 
 from agentzip.bench.figures import Aim, Figure
-from agentzip.bench.report import print_report
 from agentzip.bench.rounds import BenchPlan, BenchResult, run_bench
+from agentzip.bench.tables import print_report
 
 __all__ = ["Aim", "BenchPlan", "BenchResult", "Figure", "print_report", "run_bench"]

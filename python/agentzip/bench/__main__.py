@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentzip.bench.report import print_report, to_json
 from agentzip.bench.rounds import BenchPlan, run_bench
+from agentzip.bench.tables import print_report, to_json
 from agentzip.errors import AgentZipError
 
 __all__ = ["main"]

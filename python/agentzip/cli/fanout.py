@@ -1,5 +1,5 @@
 """
-Commands that measure many sandboxes at work: bench fanout, bench knob.
+Commands that measure sandboxes at work: bench fanout, bench knob, bench codecs, bench workload.
 """
 
 import json
@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,8 +33,25 @@ WorkloadOption = Annotated[
     str,
     typer.Option(
         "--workload",
-        metavar="A|B|C|D",
-        help="A data analysis, B tool calls, C browser, D Node and files.",
+        metavar="LIST",
+        help="A data analysis, B tool calls, C browser, D Node and files; waiting (for a person), "
+        "finishing (before the others), busy (all the time).  Several are dealt out in turn.",
+    ),
+]
+CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND",
+        help="Run this instead of a workload, once in each sandbox.",
+        show_default=False,
+    ),
+]
+ModeOption = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="LIST",
+        help="Of none, encode, prefetch, full, zram, zswap, ksm; none is run in any case.",
     ),
 ]
 SandboxesOption = Annotated[
@@ -59,23 +77,19 @@ OutOption = Annotated[
 
 def register(bench: typer.Typer) -> None:
     """Add the commands of this module to `agentzip bench`."""
-    bench.command("fanout")(fanout)
+    bench.command("fanout", context_settings={"allow_interspersed_args": False})(fanout)
     bench.command("knob")(knob)
+    bench.command("codecs")(codecs)
+    bench.command("workload")(workload)
 
 
 def fanout(
+    command: CommandArgument = None,
     *,
     workload: WorkloadOption = "A",
     sandboxes: SandboxesOption = 8,
     turns: TurnsOption = 6,
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--mode",
-            metavar="LIST",
-            help="Of none, encode, prefetch, full, zram, zswap, ksm; none is run in any case.",
-        ),
-    ] = "none,encode,prefetch,full",
+    mode: ModeOption = "none,encode,prefetch,full",
     think: ThinkOption = "15s",
     size: SizeOption = None,
     seed: SeedOption = 1,
@@ -92,13 +106,17 @@ def fanout(
     kill_daemon: Annotated[
         bool, typer.Option("--kill-daemon", help="kill -9 of the daemon in the middle of full.")
     ] = False,
+    command_time: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long a command may run.")
+    ] = "60s",
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Run many sandboxes that take turns, mode after mode, and compare.
 
-    The exit code is 1 if a result was wrong or a sandbox did not finish.
+    A command takes no turns: its memory, its time and the costs are measured.  The exit code is 1
+    if a result was wrong or a sandbox did not finish.
     """
     from agentzip.bench.fanout import find_max as maxima
     from agentzip.bench.fanout import report, run
@@ -106,6 +124,8 @@ def fanout(
 
     plan = FanoutPlan(
         workload=workload,
+        command=tuple(command or ()),
+        command_s=parse_duration(command_time, "for"),
         sandboxes=sandboxes,
         turns=turns,
         modes=_names(mode),
@@ -166,6 +186,74 @@ def knob(
         report.draw_knob(result, plot)
     _show(report.knob_json(result), out, as_json, lambda on: report.print_knob(result, on))
     if any(one.figures.results_wrong for one in result.points):
+        raise typer.Exit(1)
+
+
+def codecs(
+    *,
+    workload: WorkloadOption = "A",
+    sandboxes: SandboxesOption = 8,
+    turns: TurnsOption = 6,
+    think: ThinkOption = "15s",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the daemon with LZ4, zstd-3 and zstd-9 alone, and with all that it has."""
+    from agentzip.bench.fanout import codecs as comparing
+    from agentzip.bench.fanout import report
+    from agentzip.bench.fanout.plan import FanoutPlan
+
+    plan = FanoutPlan(
+        workload=workload,
+        sandboxes=sandboxes,
+        turns=turns,
+        modes=("none", "full"),
+        think_s=parse_duration(think, "think"),
+        size_bytes=parse_size(size, "size") if size is not None else 0,
+        seed=seed,
+    )
+    with _measuring() as tell:
+        result = comparing.run_codecs(plan, tell)
+    _show(report.codecs_json(result), out, as_json, lambda on: report.print_codecs(result, on))
+    if any(one.figures.results_wrong for one in result.codecs):
+        raise typer.Exit(1)
+
+
+def workload(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A, B, C, D, waiting, finishing or busy.")
+    ],
+    turns: TurnsOption = 6,
+    think: ThinkOption = "1s",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Run one agent alone and show its turns and its last digest.
+
+    The exit code is 1 if it found a result of its own wrong.
+    """
+    from agentzip.bench.fanout import single
+    from agentzip.bench.fanout.plan import FanoutPlan
+
+    plan = FanoutPlan(
+        workload=name,
+        sandboxes=1,
+        turns=turns,
+        modes=("none",),
+        think_s=parse_duration(think, "think"),
+        size_bytes=parse_size(size, "size") if size is not None else 0,
+        seed=seed,
+    )
+    with _measuring() as tell:
+        found = single.run_single(
+            plan, tell, lambda turn: None if as_json else print_text(single.turn_text(turn))
+        )
+    print_text(json.dumps(asdict(found), indent=2) if as_json else f"digest {found.digest}")
+    if found.results_wrong:
         raise typer.Exit(1)
 
 

@@ -1,5 +1,5 @@
 """
-Commands that measure: bench encode, files and idle; those on sandboxes at work are in fanout.py.
+Commands that measure: bench encode, files and idle; fanout.py has those on sandboxes at work.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentzip.cli import fanout
+from agentzip.cli import fanout, reporting
 from agentzip.cli.options import JsonOption
 from agentzip.cli.output import print_text, set_up_logging
 from agentzip.errors import InvalidSetting
@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
     bench.command("files")(files)
     bench.command("idle")(idle)
     fanout.register(bench)
+    reporting.register(bench)
     app.add_typer(bench, name="bench")
 
 

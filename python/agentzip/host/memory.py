@@ -15,15 +15,19 @@ from agentzip.errors import NoSuchProcess, NotPermitted
 __all__ = [
     "ROOT",
     "MemoryUse",
+    "kernel_memory",
     "memory_available",
     "memory_total",
     "memory_use",
     "own_overhead",
+    "program_memory",
     "sum_use",
 ]
 
 ROOT = Path("/")
 """Where `/proc` is looked for unless a caller says otherwise."""
+
+_KERNEL_FIELDS = ("PageTables", "SecPageTables", "SUnreclaim", "KernelStack", "Percpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class MemoryUse:
     pss_shmem: int
     """The part of `pss` in memfds, tmpfs and shared anonymous memory."""
     private_dirty: int
+    pss_file: int = 0
+    """The part of `pss` in files of a disk, which MemAvailable does not count as used."""
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
         return MemoryUse(
@@ -43,6 +49,7 @@ class MemoryUse:
             self.pss + other.pss,
             self.pss_shmem + other.pss_shmem,
             self.private_dirty + other.private_dirty,
+            self.pss_file + other.pss_file,
         )
 
 
@@ -67,6 +74,7 @@ def memory_use(pid: int, root: Path = ROOT) -> MemoryUse:
         pss=sizes.get("Pss", 0),
         pss_shmem=sizes.get("Pss_Shmem", 0),
         private_dirty=sizes.get("Private_Dirty", 0),
+        pss_file=sizes.get("Pss_File", 0),
     )
 
 
@@ -99,6 +107,26 @@ def memory_available(root: Path = ROOT) -> int:
         if len(words) == 2 and words[0] == "count:" and words[1].isdigit():
             listed += int(words[1]) * resource.getpagesize()
     return sizes["MemAvailable"] + listed
+
+
+def kernel_memory(root: Path = ROOT) -> int:
+    """
+    What the kernel holds for itself, in bytes: page tables, slabs, stacks, per-CPU areas.
+
+    No PSS has any of it, MemAvailable counts all of it as used.
+    """
+    sizes = _kilobyte_fields((root / "proc" / "meminfo").read_text())
+    return sum(sizes.get(name, 0) for name in _KERNEL_FIELDS)
+
+
+def program_memory(root: Path = ROOT) -> int:
+    """
+    What all programs of the host hold that is in no file of a disk, in bytes.
+
+    Anonymous memory, and files in memory: the pool is one.
+    """
+    sizes = _kilobyte_fields((root / "proc" / "meminfo").read_text())
+    return sizes["AnonPages"] + sizes["Shmem"]
 
 
 def memory_total(root: Path = ROOT) -> int:

@@ -14,11 +14,17 @@ from typing import Any
 from agentzip.errors import InvalidSetting
 from agentzip.policy.planner import Costs
 from agentzip.policy.prices import PAGE_BYTES
+from agentzip.workloads.catalogue import WORKLOADS
 
 __all__ = ["MODES", "Measured", "Profile", "Quantiles", "Return", "number", "profiles_of"]
 
 MODES = ("none", "encode", "prefetch", "full")
 """Modes that can be simulated; the kernel's own ways keep no books to start from."""
+
+_SIMULATED = [
+    name for name, one in WORKLOADS.items() if one.waits_for == "model" and not one.leaves
+]
+"""Agents that take all turns of a plan, with its think times; a mix has no one profile."""
 
 _LATENCY_TARGET_S = 0.02
 """`policy.latency_target` where the plan of a run leaves its default."""
@@ -146,6 +152,11 @@ class Measured:
         found = {str(one.get("mode")): one for one in named}
         if "none" not in found:
             raise InvalidSetting(f"{name}: modes has no mode none", _AGAIN)
+        if plan.get("command") or plan.get("workload") not in _SIMULATED:
+            raise InvalidSetting(
+                f"{name}: plan.workload is {plan.get('command') or plan.get('workload')!r}",
+                f"give a run of one workload: {', '.join(_SIMULATED)}",
+            )
         return cls(plan, host, found, name)
 
     def number(self, path: str, low: float = 0.0) -> float:

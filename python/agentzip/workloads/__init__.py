@@ -15,11 +15,14 @@ touches part of its memory and changes some of it) and `digest` (over all that i
     json_agent.py     message histories, parsed results, models, chunks; waits in asyncio
     browser_agent.py  headless Chromium with its pages; devtools.py is the pipe to it
     node_agent.js     documents, Maps, row objects, JSON
-    turns.py          whole turns, for agents that go on and on: the workloads A to D
+    turns.py          whole turns, for agents that go on and on
+    catalogue.py      those agents: what they run, how large they are, what they wait for
     analyst.py        A: python_agent with scikit-learn and matplotlib
-    tool_user.py      B: json_agent that searches, reads pages, checks schemas
+    tool_user.py      B: langchain messages and tools; tool_server.py and website.py are its web
     surfer.py         C: browser_agent that reads, changes and pictures its pages
     node_batch.js     D: node_agent that works through batches of documents and files
+    counter.py        busy: json_agent's documents, counted without a rest
+    command.py        any command instead of an agent
 """
 
 __all__: list[str] = []

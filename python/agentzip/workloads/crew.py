@@ -27,33 +27,22 @@ from typing import Any, TypeVar
 from agentzip.errors import InternalError, InvalidSetting, TargetGone
 from agentzip.host import processes
 from agentzip.uniform import fixed_addresses, uniform_command
+from agentzip.workloads.catalogue import WORKLOADS
 from agentzip.workloads.devtools import chromium
 
-__all__ = ["KINDS", "TURNING", "Sandbox", "Turn", "crew", "for_all", "make_material", "why_not"]
+__all__ = ["KINDS", "Material", "Sandbox", "Turn", "crew", "for_all", "make_material", "why_not"]
 
 KINDS = ("python", "json", "browser", "node")
 """The workloads, in the order in which they are measured."""
 
-TURNING = {"A": "python", "B": "json", "C": "browser", "D": "node"}
-"""Workloads that take turns (turns.py) -> the kind whose data they work on."""
-
-_NEEDS = {
-    "python": ("numpy", "pandas"),
-    "json": ("pydantic",),
-    "A": ("numpy", "pandas", "sklearn", "matplotlib"),
-    "B": ("pydantic",),
-}
-"""Python packages of each; those of A are `agentzip[bench]`."""
+_NEEDS = {"python": ("numpy", "pandas"), "json": ("pydantic",)}
+"""Python packages of each."""
 
 _PROGRAMS = {
     "python": "python_agent",
     "json": "json_agent",
     "browser": "browser_agent",
     "node": "node_agent.js",
-    "A": "analyst",
-    "B": "tool_user",
-    "C": "surfer",
-    "D": "node_batch.js",
 }
 
 _ANSWER_SECONDS = 300.0
@@ -64,19 +53,25 @@ _START_SECONDS = 600.0
 
 _END_SECONDS = 10.0
 
+_LEAVE_SECONDS = 60.0
+"""An agent that ends by itself has its memory come home first, where that is needed."""
+
 _AT_ONCE = os.cpu_count() or 1
 
 T = TypeVar("T")
 
 
-def why_not(kind: str) -> str:
-    """Why this workload cannot run on this host; empty if it can."""
-    missing = [name for name in _NEEDS.get(kind, ()) if importlib.util.find_spec(name) is None]
+def why_not(name: str) -> str:
+    """Why one of `KINDS` or `WORKLOADS` cannot run on this host; empty if it can."""
+    workload = WORKLOADS.get(name)
+    needs = workload.packages if workload is not None else _NEEDS.get(name, ())
+    missing = [package for package in needs if importlib.util.find_spec(package) is None]
     if missing:
         return f"{' and '.join(missing)} is not installed"
-    if kind in {"browser", "C"} and (chromium() is None or shutil.which("bash") is None):
+    kind = workload.kind if workload is not None else name
+    if kind == "browser" and (chromium() is None or shutil.which("bash") is None):
         return "no chromium on this host"
-    if kind in {"node", "D"} and shutil.which("node") is None:
+    if kind == "node" and shutil.which("node") is None:
         return "no node on this host"
     return ""
 
@@ -98,7 +93,7 @@ class Sandbox:
     One running instance; for the browser it is a tree of processes.
 
     Args:
-        kind: One of `KINDS` or `TURNING`.
+        kind: One of `KINDS` or `WORKLOADS`.
         instance: Which share of all documents it holds.
         folder: Where its data files are.
         uniform: Start it like all others: no address randomisation, fixed hash seeds.
@@ -158,7 +153,7 @@ class Sandbox:
 
     def turn(self, number: int, choice: int) -> Turn:
         """
-        One whole turn of a kind in `TURNING`.
+        One whole turn of one of `WORKLOADS`.
 
         Args:
             number: Which turn, from 0.
@@ -173,6 +168,23 @@ class Sandbox:
     def digest(self) -> str:
         """Digest over all that it holds, made by itself."""
         return str(self._ask("digest")["digest"])
+
+    def leave(self) -> None:
+        """
+        Let it end by itself, as an agent does whose work is done.
+
+        Raises:
+            InternalError: it does not, or not well.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        who = f"{self.kind} {self.instance} (process {self.pid})"
+        try:
+            code = self._process.wait(_LEAVE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise InternalError(f"{who} does not end") from error
+        if code:
+            raise InternalError(f"{who} ended with exit code {code}")
 
     def end(self) -> None:
         """End it and everything below it; twice does no harm."""
@@ -245,7 +257,7 @@ def crew(
         raise InvalidSetting(f"workload {kind} cannot run here: {reason}", "choose another one")
     # Two digits, so that the lengths of command lines do not move stacks.
     folders = [folder / f"{kind}-{instance:02}" for instance in range(count)]
-    make_material(kind, folders, size)
+    make_material([Material(kind, own, size) for own in folders])
     sandboxes: list[Sandbox] = []
     try:
         # A batch at a time; the starts are in this thread, whose end would be the instances' end.
@@ -269,30 +281,38 @@ def for_all(sandboxes: Sequence[Sandbox], work: Callable[[Sandbox], T]) -> list[
         return list(pool.map(work, sandboxes))
 
 
-def make_material(kind: str, folders: Sequence[Path], size: float) -> None:
-    """
-    Make the data files of all instances, each in its folder.
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The data files of one instance."""
 
-    Args:
-        kind: One of `KINDS`.
-        folders: As many as there are instances.
-        size: As for `crew`.
-    """
+    kind: str
+    """One of `KINDS`, or what a workload names."""
+    folder: Path
+    size: float
+    """As for `crew`."""
+
+
+def make_material(wanted: Sequence[Material]) -> None:
+    """Make the data files of all instances; no two get the same documents."""
 
     def make(instance: int) -> int:
-        words = ["--kind", kind, "--instance", str(instance), "--of", str(len(folders))]
-        words += ["--folder", str(folders[instance]), "--size", str(size)]
-        command = [sys.executable, "-m", "agentzip.workloads.material", *words]
+        one = wanted[instance]
+        words = ["--kind", one.kind, "--instance", str(instance), "--of", str(len(wanted))]
+        words += ["--folder", str(one.folder), "--size", str(one.size)]
+        # A maker that outlived us would write into a folder that is being removed.
+        command = [sys.executable, "-m", "agentzip.workloads.launcher", "--"]
+        command += [sys.executable, "-m", "agentzip.workloads.material", *words]
         return subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        codes = list(pool.map(make, range(len(folders))))
+        codes = list(pool.map(make, range(len(wanted))))
     if any(codes):
-        raise InternalError(f"the data of workload {kind} could not be made")
+        kinds = " and ".join(sorted({one.kind for one in wanted}))
+        raise InternalError(f"the data of kind {kinds} could not be made")
 
 
-def _command(kind: str) -> list[str]:
-    program = _PROGRAMS[kind]
+def _command(name: str) -> list[str]:
+    program = WORKLOADS[name].program if name in WORKLOADS else _PROGRAMS[name]
     if program.endswith(".js"):
         return ["node", str(Path(__file__).parent / program)]
     return [sys.executable, "-m", f"agentzip.workloads.{program}"]

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from agentzip.workloads.serve import answer, digest_of, say
 from agentzip.workloads.toolbox import import_toolbox, tool_schemas
 
-__all__ = ["TOOLS", "Message", "ToolAgent", "main", "parse_page", "wait_and_answer"]
+__all__ = ["TOOLS", "ToolAgent", "chunks_of", "json_lines", "main", "wait_and_answer", "words_of"]
 
 _CHUNK = 900
 _CHUNK_OVERLAP = 120
@@ -36,7 +36,7 @@ _TOPIC_HITS = 20
 """Chunks that a word must be in before the agent would search for it."""
 
 
-class ToolCall(BaseModel):
+class _ToolCall(BaseModel):
     """One tool call of a message."""
 
     id: str
@@ -44,14 +44,14 @@ class ToolCall(BaseModel):
     arguments: str
 
 
-class Message(BaseModel):
+class _Message(BaseModel):
     """One message of a history, as client libraries model it."""
 
     model_config = ConfigDict(extra="allow")
 
     role: str
     content: str
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[_ToolCall] = []
     tool_call_id: str | None = None
 
 
@@ -95,9 +95,9 @@ class ToolAgent:
 
     def __init__(self, folder: Path, tools: Sequence[Any] = ()) -> None:
         self.tools = tools
-        self.conversations = list(_lines(folder / "conversations.jsonl"))
+        self.conversations = list(json_lines(folder / "conversations.jsonl"))
         self.models = [
-            [Message.model_validate(message) for message in conversation["messages"]]
+            [_Message.model_validate(message) for message in conversation["messages"]]
             for conversation in self.conversations[::3]
         ]
         self.results = [
@@ -106,16 +106,16 @@ class ToolAgent:
             for message in conversation["messages"]
             if message["role"] == "tool"
         ]
-        documents = list(_lines(folder / "documents.jsonl"))
-        self.chunks = [chunk for document in documents for chunk in _chunks(document)]
+        documents = list(json_lines(folder / "documents.jsonl"))
+        self.chunks = [chunk for document in documents for chunk in chunks_of(document)]
         self.index: dict[str, list[int]] = {}
         for number, chunk in enumerate(self.chunks):
-            for word in dict.fromkeys(re.findall(r"[a-z_]{4,}", chunk["text"].lower())):
+            for word in dict.fromkeys(words_of(chunk["text"])):
                 self.index.setdefault(word, []).append(number)
         self.topics = [word for word, where in self.index.items() if len(where) >= _TOPIC_HITS]
         sources = [document["text"] for document in documents if document["name"].endswith(".py")]
         self.syntax = [tree for text in sources[:_PARSED_SOURCES] if (tree := _parse(text))]
-        self.pages = [parse_page(page["html"]) for page in _lines(folder / "pages.jsonl")]
+        self.pages = [_parse_page(page["html"]) for page in json_lines(folder / "pages.jsonl")]
 
     def step(self, number: int) -> dict[str, object]:
         """A search and a look through one history; its messages and some chunks change."""
@@ -155,13 +155,20 @@ class ToolAgent:
             yield repr(page).encode()
 
 
-def _lines(path: Path) -> Iterator[Any]:
+def json_lines(path: Path) -> Iterator[Any]:
+    """The objects of a file with one on each line."""
     with path.open() as file:
         for line in file:
             yield json.loads(line)
 
 
-def _chunks(document: dict[str, str]) -> Iterator[dict[str, Any]]:
+def words_of(text: str) -> list[str]:
+    """What can be searched for."""
+    return re.findall(r"[a-z_]{4,}", text.lower())
+
+
+def chunks_of(document: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The overlapping pieces of a text that an agent searches in."""
     text = document["text"]
     for number, start in enumerate(range(0, len(text), _CHUNK - _CHUNK_OVERLAP)):
         piece = text[start : start + _CHUNK]
@@ -176,7 +183,7 @@ def _parse(text: str) -> ast.Module | None:
         return None
 
 
-def parse_page(page: str) -> _Node:
+def _parse_page(page: str) -> _Node:
     """The tree of an HTML text."""
     builder = _TreeBuilder()
     builder.feed(page)

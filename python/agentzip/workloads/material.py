@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentzip.workloads.text import Vocabulary, documents, moments
+from agentzip.workloads.website import web_page
 
 __all__ = ["ORDER_COLUMNS", "main", "make"]
 
@@ -34,6 +35,7 @@ _ORDERS = 45_000
 _CUSTOMERS = 9_000
 _CONVERSATIONS = 50
 _JSON_DOCUMENT_BYTES = 3_500_000
+_SITE_PAGES, _SITE_LISTS = 30, 20
 _NODE_DOCUMENT_BYTES = 12_000_000
 _NODE_ROWS = 18_000
 _BROWSER_PAGES = 3
@@ -41,6 +43,9 @@ _PAGE_DOCUMENT_BYTES = 900_000
 _IMAGES = 12
 _IMAGE_WIDTH, _IMAGE_HEIGHT = 200, 140
 """All at size 1.0."""
+
+_SITE_PAGE_BYTES_MAX = 40_000
+"""Text of a page; with its elements around it it is some times as much."""
 
 
 class _Source:
@@ -121,6 +126,22 @@ def _make_json(source: _Source, folder: Path) -> None:
     with (folder / "pages.jsonl").open("w") as file:
         for _ in range(max(2, int(40 * source.size))):
             file.write(json.dumps(_web_page(source, 60)) + "\n")
+
+
+def _make_tools(source: _Source, folder: Path) -> None:
+    _make_json(source, folder)
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    # Behind those that the agent has an index of: what it reads on the web is news to it.
+    texts = list(source.documents(2 * _JSON_DOCUMENT_BYTES))
+    texts = texts[-max(2, int(_SITE_PAGES * source.size)) :]
+    names = [f"page-{number:03}.html" for number in range(len(texts))]
+    for number, (name, text) in enumerate(texts):
+        menu = source.chance.sample(names, min(12, len(names)))
+        page = web_page(name, text[:_SITE_PAGE_BYTES_MAX], menu)
+        (site / names[number]).write_text(page)
+    for number in range(max(2, int(_SITE_LISTS * source.size))):
+        (site / f"list-{number:03}.json").write_text(_tool_result(source, "list"))
 
 
 def _conversation(source: _Source) -> dict[str, Any]:
@@ -243,6 +264,7 @@ def _image(source: _Source) -> str:
 _MAKERS: dict[str, Callable[[_Source, Path], None]] = {
     "python": _make_python,
     "json": _make_json,
+    "tools": _make_tools,
     "browser": _make_browser,
     "node": _make_node,
 }

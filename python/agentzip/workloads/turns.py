@@ -1,9 +1,11 @@
 """
-A whole turn of an agent: what the fan-out bench drives, on top of the lines of serve.py.
+A whole turn of an agent: what the fan-out bench drives.
 
     turn N C     turn N, in which the model answered C; two lines come back:
                  {"recalled": "..."}   the state that every turn needs has been read: it is awake
                  {"answer": {...}}     the tool call is done and its results are checked
+    digest       a digest over all that is held
+    (the end of stdin is the end)
 
 A turn is not undone: the agent grows as agents do, and its last digest tells whether a run in
 which pages came and went ended where a run without ended.  All of it follows from the instance, N
@@ -15,12 +17,12 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from agentzip.workloads.serve import State, answer, say
+from agentzip.workloads.serve import say
 
 __all__ = ["Checks", "TurnState", "answer_turns", "serve_turns"]
 
 
-class TurnState(State, Protocol):
+class TurnState(Protocol):
     """An agent that takes turns."""
 
     def recall(self) -> str:
@@ -28,6 +30,9 @@ class TurnState(State, Protocol):
 
     def work(self, number: int, choice: int) -> dict[str, object]:
         """The tool call that the model asked for; `wrong` names the results that did not check."""
+
+    def digest(self) -> str:
+        """A digest over everything."""
 
 
 class Checks:
@@ -54,17 +59,18 @@ def serve_turns(state: TurnState) -> None:
 
 
 def answer_turns(state: TurnState, line: str) -> None:
-    """Answer one line, `turn` or one of serve.py's."""
+    """Answer one line, `turn N C` or `digest`."""
     words = line.split()
-    if words[:1] != ["turn"] or len(words) != 3:
-        answer(state, line)
-        return
-    for part in _turn(state, int(words[1]), int(words[2])):
-        say(part)
-
-
-def _turn(state: TurnState, number: int, choice: int) -> Iterator[dict[str, object]]:
     started = time.perf_counter()
-    yield {"recalled": state.recall(), "seconds": time.perf_counter() - started}
-    result = state.work(number, choice)
-    yield {"answer": result, "seconds": time.perf_counter() - started}
+    for part in _answers(state, words):
+        say({**part, "seconds": time.perf_counter() - started})
+
+
+def _answers(state: TurnState, words: list[str]) -> Iterator[dict[str, object]]:
+    if words[:1] == ["turn"] and len(words) == 3:
+        yield {"recalled": state.recall()}
+        yield {"answer": state.work(int(words[1]), int(words[2]))}
+    elif words == ["digest"]:
+        yield {"digest": state.digest()}
+    else:
+        yield {"error": f"no such command: {' '.join(words)}"}

@@ -8,10 +8,12 @@ import pytest
 from agentzip.errors import NoSuchProcess
 from agentzip.host.memory import (
     MemoryUse,
+    kernel_memory,
     memory_available,
     memory_total,
     memory_use,
     own_overhead,
+    program_memory,
     sum_use,
 )
 
@@ -21,6 +23,7 @@ Rss:                 400 kB
 Pss:                 300 kB
 Pss_Dirty:           200 kB
 Pss_Anon:            180 kB
+Pss_File:             20 kB
 Pss_Shmem:           100 kB
 Private_Dirty:       150 kB
 VmFlags: rd wr
@@ -40,14 +43,16 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_memory_of_a_process_is_in_bytes(root: Path) -> None:
     """Kilobytes of the kernel become bytes."""
-    expected = MemoryUse(400 * 1024, 300 * 1024, 100 * 1024, 150 * 1024)
+    expected = MemoryUse(400 * 1024, 300 * 1024, 100 * 1024, 150 * 1024, pss_file=20 * 1024)
 
     assert expected == memory_use(10, root)
 
 
 def test_processes_that_ended_count_nothing(root: Path) -> None:
     """A sum over processes survives their exits."""
-    assert 600 * 1024 == sum_use([10, 11, 12], root).pss
+    found = sum_use([10, 11, 12], root)
+
+    assert (600 * 1024, 40 * 1024) == (found.pss, found.pss_file)
 
 
 def test_a_missing_process_is_an_error(root: Path) -> None:
@@ -64,6 +69,14 @@ def test_the_overhead_leaves_the_pool_out(root: Path) -> None:
 def test_available_memory_is_read(root: Path) -> None:
     """MemAvailable, in bytes; and MemTotal."""
     assert (5 * 1024, 9 * 1024) == (memory_available(root), memory_total(root))
+
+
+def test_the_kernels_own_memory_and_that_of_programs(root: Path) -> None:
+    """Fields that a kernel does not have count nothing."""
+    lines = ("AnonPages: 7 kB", "Shmem: 2 kB", "Cached: 100 kB", "PageTables: 3 kB", "Percpu: 4 kB")
+    (root / "proc" / "meminfo").write_text("\n".join(lines))
+
+    assert (7 * 1024, 9 * 1024) == (kernel_memory(root), program_memory(root))
 
 
 def test_pages_in_per_cpu_lists_are_available(root: Path) -> None:

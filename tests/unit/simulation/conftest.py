@@ -15,7 +15,8 @@ settings.load_profile("simulation")
 
 FILE = Path(__file__).parent / "three_tool_users.json"
 """`bench fanout --workload B --sandboxes 3 --turns 6 --think 8s --size 120MB --mode
-none,encode,prefetch,full`, without what the simulation does not read."""
+none,encode,prefetch,full`, without what the simulation does not read; workload B
+held less then."""
 
 
 @pytest.fixture

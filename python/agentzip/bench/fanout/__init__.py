@@ -14,13 +14,17 @@ mode `none` says what the answers must be and what memory they take.
     engine_process.py  the process that this engine runs in
     daemon_mode.py     `full`: the real daemon
     kernel_modes.py    `zram`, `zswap` and `ksm`
-    play.py            turns: the driver plays the model
+    play.py            turns: the driver plays the model; or commands, which are waited for
+    idleness.py        when a command waits, seen from outside
     watch.py           memory over time
     profile.py         what one sandbox takes, for `agentzip simulate`: pure
+    readings.py        what a mode leaves behind: pure
     result.py          the figures and the arithmetic on them: pure
     run.py             who takes a turn when
     find_max.py        how many sandboxes fit
+    single.py          `agentzip bench workload`: one agent alone
     knob.py            `agentzip bench knob`: memory against latency
+    codecs.py          `agentzip bench codecs`: one codec alone, and all together
     report.py          tables and JSON
 """
 

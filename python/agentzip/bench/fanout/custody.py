@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -120,7 +121,11 @@ def _run(folder: Path, group: Path) -> Iterator[None]:
             # Nothing else is ever put into this group.
             (group / "cgroup.kill").write_text("1")
             remove_tree(group, _EMPTY_SECONDS)
-        shutil.rmtree(folder, ignore_errors=True)
+        # Whoever dies with the bench may be writing there until it is dead.
+        deadline = time.monotonic() + _EMPTY_SECONDS
+        while folder.exists() and time.monotonic() < deadline:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.02)
 
 
 def _taken(words: list[str]) -> AbstractContextManager[None]:

@@ -17,12 +17,13 @@ from pathlib import Path
 from agentzip.bench.fanout.crew import Crew, Member
 from agentzip.bench.fanout.engine_modes import footprint_of, habits_of, pages_of
 from agentzip.bench.fanout.modes import Mode, Worker, cpu_seconds, kernel_thread_seconds
-from agentzip.bench.fanout.plan import WATERMARKS
+from agentzip.bench.fanout.plan import CODECS, WATERMARKS, FanoutPlan
 from agentzip.bench.fanout.profile import Pages
-from agentzip.bench.fanout.result import Footprint, Habits
+from agentzip.bench.fanout.readings import Cpu, Footprint, Habits
 from agentzip.children import Child
 from agentzip.control import ControlClient
 from agentzip.errors import AgentZipError, DaemonUnreachable, InternalError, NoSuchSandbox
+from agentzip.fleet.sandbox_socket import SANDBOX_SOCKET
 
 __all__ = ["FullMode"]
 
@@ -69,13 +70,14 @@ class FullMode(Mode):
     """The daemon with everything: phases, planner, tiers, prefetch."""
 
     name = "full"
+    infers = True
 
-    def __init__(self, folder: Path, *, kill: bool, latency_target_s: float | None) -> None:
+    def __init__(self, folder: Path, plan: FanoutPlan) -> None:
         self._run_dir = folder / "run"
+        self._socket = self._run_dir / SANDBOX_SOCKET
         self._config = folder / "config.yaml"
         self._log = folder / "daemon.log"
-        self._kill = kill
-        self._latency_target_s = latency_target_s
+        self._plan = plan
         self._crew: Crew | None = None
         self._daemon: _DaemonChild | None = None
         self._worker = Worker()
@@ -89,27 +91,40 @@ class FullMode(Mode):
         """Write the configuration and start the daemon."""
         self._crew = crew
         policy: dict[str, object] = {"watermarks": WATERMARKS}
-        if self._latency_target_s is not None:
-            policy["latency_target"] = f"{self._latency_target_s * 1000:g}ms"
-        config = {"scopes": [{"cgroup": crew.places.pattern}], "policy": policy}
+        if self._plan.latency_target_s is not None:
+            policy["latency_target"] = f"{self._plan.latency_target_s * 1000:g}ms"
+        chosen = CODECS[self._plan.codec]
+        policy |= chosen.get("policy", {})
+        config = {
+            **chosen,
+            "scopes": [{"cgroup": crew.places.pattern}],
+            "policy": policy,
+            "hints": {"sandbox_socket": str(self._socket)},
+        }
         # JSON is YAML.
         self._config.write_text(json.dumps(config))
         self._start_daemon()
 
+    def environment(self) -> dict[str, str]:
+        """Where a command says what it waits for, if it does."""
+        return {"AGENTZIP_SANDBOX_SOCKET": str(self._socket)}
+
     def add(self, member: Member) -> None:
-        """Wait until the daemon has found it."""
+        """Wait until the daemon has found it, unless it is gone first, as commands may be."""
         deadline = time.monotonic() + _FIND_SECONDS
         while member.instance not in self._names:
             with self._client() as client:
                 for found in client.sandboxes():
                     if Path(found.cgroup).name == member.group.name:
                         self._names[member.instance] = found.name
+            if not member.pids():
+                return
             if time.monotonic() > deadline:
                 raise InternalError(f"the daemon does not find {member.group.name}")
             time.sleep(0.1)
 
     def idle(self, member: Member) -> None:
-        """Say that it waits for the model."""
+        """Say that it waits, and for whom."""
         self._worker.give(member, self._say_waiting)
 
     def wake(self, member: Member) -> None:
@@ -119,7 +134,7 @@ class FullMode(Mode):
 
     def at_half(self) -> None:
         """Kill the daemon, if that was asked for, and start the next one."""
-        if self._kill:
+        if self._plan.kill_daemon:
             threading.Thread(target=self._replace, name="killer").start()
 
     def footprint(self) -> Footprint:
@@ -128,10 +143,15 @@ class FullMode(Mode):
             assert self._daemon is not None
             return footprint_of(client.call("stats"), self._daemon.pid)
 
-    def cpu_s(self) -> float:
+    def cpu(self) -> Cpu:
         """Of every daemon of this run and the keeper."""
-        with self._replacing:
-            return self._lives_cpu_s + self._own_cpu() + kernel_thread_seconds("kswapd")
+        with self._replacing, self._client() as client:
+            assert self._daemon is not None
+            return Cpu(
+                daemon=self._lives_cpu_s + cpu_seconds(self._daemon.pid),
+                keeper=cpu_seconds(client.stats().keeper_pid),
+                kernel=kernel_thread_seconds("kswapd"),
+            )
 
     def faults(self) -> int:
         """Faults that were answered, without first touches of new memory."""
@@ -180,8 +200,14 @@ class FullMode(Mode):
 
     def _say_waiting(self, member: Member) -> None:
         assert self._crew is not None
-        if member.waiting:
-            self._hint(member, "waiting_model", self._crew.plan.think_s)
+        plan = self._crew.plan
+        if not member.waiting:
+            return
+        if plan.workload_of(member.instance).waits_for == "user":
+            # How long a person takes nobody knows.
+            self._hint(member, "waiting_user", None)
+        else:
+            self._hint(member, "waiting_model", plan.think_s)
 
     def _hint(self, member: Member, phase: str, expect_s: float | None) -> None:
         try:
@@ -219,12 +245,6 @@ class FullMode(Mode):
             Child.stop(self._daemon)
             self._kills += 1
             self._start_daemon()
-
-    def _own_cpu(self) -> float:
-        assert self._daemon is not None
-        with self._client() as client:
-            keeper = client.stats().keeper_pid
-        return cpu_seconds(self._daemon.pid) + cpu_seconds(keeper)
 
 
 def _refaults(client: ControlClient) -> int:

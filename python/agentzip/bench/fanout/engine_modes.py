@@ -19,7 +19,7 @@ from agentzip.bench.fanout.crew import Crew, Member
 from agentzip.bench.fanout.engine_process import SOCKET_NAME
 from agentzip.bench.fanout.modes import Mode, Worker, cpu_seconds, kernel_thread_seconds
 from agentzip.bench.fanout.profile import Pages
-from agentzip.bench.fanout.result import Footprint, Habits
+from agentzip.bench.fanout.readings import Cpu, Footprint, Habits
 from agentzip.children import Child
 from agentzip.errors import InternalError
 from agentzip.host import memory
@@ -80,7 +80,7 @@ class EncodeMode(Mode):
 
     def start(self, crew: Crew) -> None:
         """Start the engine; its pool has room for all sandboxes, encoded or not."""
-        pool = 2 * crew.plan.rss_bytes * crew.plan.sandboxes + 2**30
+        pool = 2 * crew.plan.rss_bytes + 2**30
         self._engine = _EngineChild(self._run_dir, pool, crew.places.engine)
 
     def add(self, member: Member) -> None:
@@ -100,12 +100,15 @@ class EncodeMode(Mode):
         assert self._engine is not None
         return footprint_of(self._ask("state")["stats"], self._engine.pid)
 
-    def cpu_s(self) -> float:
+    def cpu(self) -> Cpu:
         """Of the engine's process and the keeper."""
         assert self._engine is not None
         keeper = int(self._ask("state")["stats"]["keeper_pid"])
-        own = cpu_seconds(self._engine.pid) + cpu_seconds(keeper)
-        return own + kernel_thread_seconds("kswapd")
+        return Cpu(
+            daemon=cpu_seconds(self._engine.pid),
+            keeper=cpu_seconds(keeper),
+            kernel=kernel_thread_seconds("kswapd"),
+        )
 
     def faults(self) -> int:
         """Faults that the engine answered, without first touches of new memory."""
@@ -203,8 +206,9 @@ _NOTHING = object()
 def footprint_of(stats: dict[str, Any], pid: int) -> Footprint:
     """What an engine takes, by its counters and the memory of its processes."""
     tables = sum(int(stats[name]) for name in ("table_bytes", "index_bytes", "dictionary_bytes"))
-    overhead = memory.own_overhead([pid, int(stats["keeper_pid"])])
-    return Footprint(int(stats["pool_bytes"]), tables, overhead)
+    pids = [pid, int(stats["keeper_pid"])]
+    overhead, files = memory.own_overhead(pids), memory.sum_use(pids).pss_file
+    return Footprint(int(stats["pool_bytes"]), tables, overhead, files)
 
 
 def habits_of(spaces: list[dict[str, Any]], pids: set[int]) -> Habits:

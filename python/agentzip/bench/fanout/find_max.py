@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from agentzip.bench.fanout.plan import FanoutPlan
-from agentzip.bench.fanout.result import ModeRun, spread
+from agentzip.bench.fanout.readings import ModeRun
+from agentzip.bench.fanout.result import spread
 from agentzip.bench.fanout.run import Ground, ground, run_mode
 from agentzip.errors import AgentZipError, InvalidSetting
 
@@ -30,8 +31,10 @@ class MaxOfMode:
     mode: str
     sandboxes: int = 0
     peak_bytes: int = 0
-    turn_s: dict[str, float] = field(default_factory=dict)
-    wake_ms: dict[str, float] = field(default_factory=dict)
+    cost_bytes: int = 0
+    """Mean of the same run by accounting, which other programs on the host do not move."""
+    turn_s: dict[str, float | None] = field(default_factory=dict)
+    wake_ms: dict[str, float | None] = field(default_factory=dict)
     checks_wrong: int = 0
     """Results that agents found wrong themselves, in that run."""
     tried: list[tuple[int, bool]] = field(default_factory=list)
@@ -119,6 +122,7 @@ def _of_mode(name: str, plan: FanoutPlan, place: Ground, tell: Callable[[str], N
 
 def _note(found: MaxOfMode, count: int, run: ModeRun) -> None:
     found.sandboxes, found.peak_bytes = count, run.memory.peak_bytes
+    found.cost_bytes = run.memory.cost_bytes
     found.turn_s = spread([seconds for one in run.played for seconds in one.turns_s])
     found.wake_ms = spread([seconds * 1000 for one in run.played for seconds in one.wakes_s])
     found.checks_wrong = sum(one.checks_wrong for one in run.played)

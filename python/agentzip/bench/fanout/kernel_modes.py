@@ -22,7 +22,7 @@ from agentzip.bench.encode.kernel_ways import (
 from agentzip.bench.fanout.crew import Crew, Member
 from agentzip.bench.fanout.custody import Custody, zswap_why_not
 from agentzip.bench.fanout.modes import Mode, Worker, kernel_thread_seconds, major_faults
-from agentzip.bench.fanout.result import Footprint
+from agentzip.bench.fanout.readings import Cpu, Footprint
 from agentzip.errors import AgentZipError, InternalError, Unsupported
 from agentzip.host.memory import ROOT
 
@@ -37,7 +37,7 @@ class _SwapMode(Mode):
         self._crew: Crew | None = None
         self._custody: Custody | None = None
         self._worker = Worker()
-        self._cpu_s = 0.0
+        self._advice_s = 0.0
         self._counting = threading.Lock()
 
     def _take(self, bytes_max: int) -> Custody:
@@ -46,7 +46,7 @@ class _SwapMode(Mode):
     def start(self, crew: Crew) -> None:
         """Take the swap; it has room for all sandboxes, encoded or not."""
         self._crew = crew
-        self._custody = self._take(2 * crew.plan.rss_bytes * crew.plan.sandboxes + 2**30)
+        self._custody = self._take(2 * crew.plan.rss_bytes + 2**30)
 
     def idle(self, member: Member) -> None:
         """Have it paged out."""
@@ -56,9 +56,9 @@ class _SwapMode(Mode):
         """Have it read in while it runs: the advice would hold it up for as long as it takes."""
         self._worker.give(member, lambda found: self._advise(found, zram.MADV_WILLNEED))
 
-    def cpu_s(self) -> float:
+    def cpu(self) -> Cpu:
         """Of the advice, which works in our threads, and of kswapd."""
-        return self._cpu_s + kernel_thread_seconds("kswapd")
+        return Cpu(advice=self._advice_s, kernel=kernel_thread_seconds("kswapd"))
 
     def faults(self) -> int:
         """Major faults of all sandboxes."""
@@ -94,7 +94,7 @@ class _SwapMode(Mode):
             finally:
                 os.close(handle)
         with self._counting:
-            self._cpu_s += time.thread_time() - began
+            self._advice_s += time.thread_time() - began
 
 
 class ZramMode(_SwapMode):
@@ -152,9 +152,9 @@ class KsmMode(Mode):
         items = sum(ksm_items(pid) for member in self._crew.members for pid in member.pids())
         return Footprint(tables=items * KSM_ITEM_BYTES)
 
-    def cpu_s(self) -> float:
+    def cpu(self) -> Cpu:
         """Of ksmd and kswapd."""
-        return ksmd_seconds() + kernel_thread_seconds("kswapd")
+        return Cpu(kernel=ksmd_seconds() + kernel_thread_seconds("kswapd"))
 
     def faults(self) -> int:
         """Major faults of all sandboxes; writes to merged pages are minor ones."""

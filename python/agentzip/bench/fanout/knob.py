@@ -65,7 +65,7 @@ def run_knob(
             result.points.append(KnobPoint(target, figures(run, none)))
     names = [f"{one.latency_target_s * 1000:g} ms" for one in result.points]
     saved = [float(one.figures.pss_gain_bytes) for one in result.points]
-    wakes = [one.figures.wake_ms.get("p99", 0.0) for one in result.points]
+    wakes = [one.figures.wake_ms.get("p99") or 0.0 for one in result.points]
     result.saved_breaks, result.wake_breaks = breaks(names, saved), breaks(names, wakes)
     return result
 

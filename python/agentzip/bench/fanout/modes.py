@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentzip.bench.fanout.crew import AT_ONCE, Crew, Member
 from agentzip.bench.fanout.profile import Pages
-from agentzip.bench.fanout.result import Footprint, Habits
+from agentzip.bench.fanout.readings import Cpu, Footprint, Habits
 from agentzip.children import Stoppable
 from agentzip.host.memory import ROOT
 
@@ -36,6 +36,12 @@ class Mode(Stoppable):
     name = "none"
     mergeable = False
     """Whether sandboxes must ask for KSM at their start."""
+    infers = False
+    """Whether it sees by itself when a command waits; else the bench tells it (idleness.py)."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables that commands get, beside those of the bench."""
+        return {}
 
     def start(self, crew: Crew) -> None:
         """Begin, before any sandbox is there."""
@@ -56,9 +62,9 @@ class Mode(Stoppable):
         """What it takes now beside the sandboxes' own memory."""
         return Footprint()
 
-    def cpu_s(self) -> float:
-        """Processor seconds of it and of the kernel threads that work for it, so far."""
-        return kernel_thread_seconds("kswapd")
+    def cpu(self) -> Cpu:
+        """Processor time of it and of the kernel threads that work for it, so far."""
+        return Cpu(kernel=kernel_thread_seconds("kswapd"))
 
     def faults(self) -> int:
         """Page faults that it answered so far."""

@@ -1,9 +1,13 @@
 """
-Turns: the driver plays the model for every sandbox at once, each from a thread of its own.
+Turns: the driver plays the model, or the person, for every sandbox at once, each from a thread of
+its own.
 
     the model thinks ─► its answer is there ─► wake ─► recall ─► tool call ─► the model thinks ...
                         └───────────── turn ──────────────────┘
                         └────── wake time ──────┘
+
+A sandbox that never rests is asked as often as others, and nobody says a word about it.  A command
+takes no turns: it is waited for.
 """
 
 import json
@@ -15,11 +19,12 @@ from agentzip.bench.fanout.crew import Crew, Member
 from agentzip.bench.fanout.modes import Mode, cpu_seconds
 from agentzip.bench.fanout.plan import FanoutPlan
 from agentzip.bench.fanout.profile import PROFILED, Look
-from agentzip.bench.fanout.result import Played
+from agentzip.bench.fanout.readings import Played
 from agentzip.errors import AgentZipError
 from agentzip.host import memory
+from agentzip.workloads.crew import Turn
 
-__all__ = ["Stage", "play"]
+__all__ = ["Stage", "play", "wait_for_commands"]
 
 _JOIN_SECONDS = 0.2
 """The main thread waits in pieces, so that signals are heard."""
@@ -33,13 +38,21 @@ class Stage:
         plan: What is run.
         mode: Who is told of waits and wakes.
         at_half: Called once, when half of all turns have been taken.
+        heard: Called after each turn, with its number.
     """
 
-    def __init__(self, plan: FanoutPlan, mode: Mode, at_half: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plan: FanoutPlan,
+        mode: Mode,
+        at_half: Callable[[], None],
+        heard: Callable[[Member, int, Turn], None] = lambda *_: None,
+    ) -> None:
         self.plan = plan
         self.mode = mode
         self.halted = threading.Event()
         """Nobody begins another turn."""
+        self.heard = heard
         self.why_halted = ""
         self.failures: list[str] = []
         self._at_half = at_half
@@ -63,7 +76,9 @@ class Stage:
 
 def play(crew: Crew, stage: Stage) -> list[Played]:
     """Let every sandbox take its turns; returns when all have, or when the stage is halted."""
-    played = [Played(member.instance) for member in crew.members]
+    played = [
+        Played(member.instance, crew.plan.name_of(member.instance)) for member in crew.members
+    ]
     threads = [
         threading.Thread(target=_play_one, args=(stage, member, into), name="player")
         for member, into in zip(crew.members, played, strict=True)
@@ -81,6 +96,26 @@ def play(crew: Crew, stage: Stage) -> list[Played]:
     return played
 
 
+def wait_for_commands(crew: Crew, stage: Stage) -> list[Played]:
+    """Let every command run to its end, or for as long as it may."""
+    played = [Played(member.instance, "command") for member in crew.members]
+    running = list(zip(crew.members, played, strict=True))
+    while running and not stage.halted.wait(_JOIN_SECONDS):
+        for member, into in list(running):
+            command, now = member.command, time.perf_counter()
+            code = command.exit_code()
+            if code is None and now < command.began_s + stage.plan.command_s:
+                continue
+            into.began_s, into.ended_s, into.finished = command.began_s, now, not code
+            if code:
+                stage.failures.append(
+                    f"command {member.instance}: exit code {code}: {command.last_words()}"
+                )
+            member.gone, member.waiting = code is not None, False
+            running.remove((member, into))
+    return played
+
+
 def _play_one(stage: Stage, member: Member, into: Played) -> None:
     try:
         _take_turns(stage, member, into)
@@ -93,13 +128,16 @@ def _play_one(stage: Stage, member: Member, into: Played) -> None:
 def _take_turns(stage: Stage, member: Member, into: Played) -> None:
     plan, mode = stage.plan, stage.mode
     think_s = plan.offset(member.instance)
-    for number in range(plan.turns):
+    turns, workload = plan.turns_of(member.instance), plan.workload_of(member.instance)
+    rests = bool(workload.waits_for)
+    for number in range(turns):
         if stage.halted.wait(think_s):
             return
         _look(mode, member, into.asleep)
         started = time.perf_counter()
         member.waiting = False
-        mode.wake(member)
+        if rests:
+            mode.wake(member)
         woken = time.perf_counter()
         turn = member.sandbox.turn(number, plan.choice(member.instance, number))
         ended = time.perf_counter()
@@ -113,11 +151,18 @@ def _take_turns(stage: Stage, member: Member, into: Played) -> None:
         into.checks_wrong += len(turn.answer["wrong"])
         _look(mode, member, into.awake)
         stage.count()
-        member.finished = number == plan.turns - 1
-        member.waiting = True
-        mode.idle(member)
+        stage.heard(member, number, turn)
+        member.finished = number == turns - 1
+        stays = not (member.finished and workload.leaves)
+        if rests and stays:
+            member.waiting = True
+            mode.idle(member)
         if (habits := mode.habits(member)) is not None:
             into.habits.append(habits)
+        if not stays:
+            into.digest = member.sandbox.digest()
+            member.sandbox.leave()
+            member.gone = into.finished = True
         # What was said to the mode took time of the model's.
         think_s = max(0.0, plan.think(member.instance, number) - (time.perf_counter() - ended))
 

@@ -2,28 +2,35 @@
 The figures as tables, as one JSON object, and the knob as a picture.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from agentzip.bench.fanout.codecs import CodecsResult
 from agentzip.bench.fanout.find_max import MaxResult
 from agentzip.bench.fanout.knob import KnobResult
 from agentzip.bench.fanout.result import MEANINGS, FanoutResult, ModeResult
 from agentzip.units import format_bytes
 
 __all__ = [
+    "codecs_json",
     "draw_knob",
     "knob_json",
     "max_json",
+    "print_codecs",
     "print_knob",
     "print_max",
     "print_report",
     "to_json",
 ]
+
+_SAMPLES = {"memory", "turns_s", "wakes_ms"}
+"""Lists, which are told once and not for each round."""
 
 
 def to_json(result: FanoutResult) -> dict[str, Any]:
@@ -37,7 +44,10 @@ def to_json(result: FanoutResult) -> dict[str, Any]:
         "host": result.host,
         "plan": result.plan,
         "rounds": [
-            [{key: value for key, value in asdict(one).items() if key != "memory"} for one in found]
+            [
+                {key: value for key, value in asdict(one).items() if key not in _SAMPLES}
+                for one in found
+            ]
             for found in result.rounds
         ]
         if len(result.rounds) > 1
@@ -69,13 +79,15 @@ def max_json(result: MaxResult) -> dict[str, Any]:
 def print_max(result: MaxResult, console: Console) -> None:
     """Print how many sandboxes fit, mode by mode."""
     limit = format_bytes(result.memory_limit_bytes)
-    table = _table(f"sandboxes within {limit} of host memory", "fit", "peak", "turn P99", "tried")
+    last = ("turn mean", "P99", "wake P99", "tried")
+    table = _table(f"sandboxes within {limit} of host memory", "fit", "peak", "mean PSS", *last)
     for one in result.modes:
         table.add_row(
             one.mode,
             str(one.sandboxes),
-            format_bytes(one.peak_bytes),
-            _seconds(one.turn_s, "p99"),
+            *(format_bytes(one.peak_bytes), format_bytes(one.cost_bytes)),
+            *(_seconds(one.turn_s, "mean"), _seconds(one.turn_s, "p99")),
+            _milliseconds(one.wake_ms, "p99"),
             ", ".join(f"{count}{'' if fits else '-'}" for count, fits in one.tried),
         )
     console.print(table)
@@ -100,12 +112,33 @@ def print_knob(result: KnobResult, console: Console) -> None:
             _milliseconds(figures.wake_ms, "p50"),
             _milliseconds(figures.wake_ms, "p99"),
             _seconds(figures.turn_s, "p99"),
-            str(figures.results_wrong),
+            _wrong(figures),
         )
     console.print(table)
     for name, broken in (("memory saved", result.saved_breaks), ("wake P99", result.wake_breaks)):
         verdict = "monotonic" if not broken else f"not monotonic at {', '.join(broken)}"
         console.print(f"{name}: {verdict}")
+
+
+def codecs_json(result: CodecsResult) -> dict[str, Any]:
+    """The object that `agentzip bench codecs --json` prints."""
+    return asdict(result)
+
+
+def print_codecs(result: CodecsResult, console: Console) -> None:
+    """Print what each codec saves and costs."""
+    table = _table("codec", "ratio", "ratio_pss", "CPU", "turn P99", "wake P50", "P99", "wrong")
+    for name, one in [("none", result.none), *((one.codec, one.figures) for one in result.codecs)]:
+        table.add_row(
+            name,
+            f"{one.ratio:.2f}",
+            f"{one.ratio_pss:.2f}",
+            f"{one.cpu_percent:.1f}%",
+            _seconds(one.turn_s, "p99"),
+            *(_milliseconds(one.wake_ms, key) for key in ("p50", "p99")),
+            _wrong(one),
+        )
+    console.print(table)
 
 
 def draw_knob(result: KnobResult, file: Path) -> None:
@@ -124,7 +157,7 @@ def draw_knob(result: KnobResult, file: Path) -> None:
     saved.plot(targets, mebibytes, "o-", color="tab:blue", label="memory saved")
     wake = saved.twinx()
     wake.set_ylabel("wake P99 (ms)")
-    latencies = [one.figures.wake_ms.get("p99", 0.0) for one in result.points]
+    latencies = [one.figures.wake_ms.get("p99") or 0.0 for one in result.points]
     wake.plot(targets, latencies, "s--", color="tab:orange", label="wake P99")
     saved.set_ylim(bottom=0)
     wake.set_ylim(bottom=0)
@@ -136,6 +169,8 @@ def draw_knob(result: KnobResult, file: Path) -> None:
 def _memory_table(result: FanoutResult) -> Table:
     plan = result.plan
     title = f"workload {plan['workload']}, {plan['sandboxes']} sandboxes, {plan['turns']} turns"
+    if command := plan.get("command"):
+        title = f"{plan['sandboxes']} sandboxes: {' '.join(cast('Sequence[str]', command))}"
     headings = ("ratio", "ratio_pss", "peak", "mean", "host gain", "PSS gain", "pool")
     table = _table(title, *headings)
     for one in result.modes:
@@ -151,8 +186,8 @@ def _memory_table(result: FanoutResult) -> Table:
 
 
 def _time_table(result: FanoutResult) -> Table:
-    headings = ("turn", "P50", "P95", "P99", "wake P50", "P99", "task", "CPU", "faults")
-    table = _table("", *headings, "hits", "waste", "done", "wrong")
+    headings = ("turn", "P50", "P95", "P99", "wake P50", "P99", "known P50", "P99")
+    table = _table("", *headings, "task", "CPU", "faults", "hits", "waste", "done", "wrong")
     for one in result.modes:
         table.add_row(one.mode, *_time_cells(one))
     return table
@@ -162,12 +197,13 @@ def _time_cells(one: ModeResult) -> list[str]:
     return [
         *(_seconds(one.turn_s, key) for key in ("mean", "p50", "p95", "p99")),
         *(_milliseconds(one.wake_ms, key) for key in ("p50", "p99")),
+        *(_milliseconds(one.wake_known_ms, key) for key in ("p50", "p99")),
         f"{one.task_s:.1f} s",
         f"{one.cpu_percent:.1f}%",
         str(one.faults),
         *(_share(one.prefetch.get(key)) for key in ("hit_rate", "waste")),
         str(one.finished),
-        str(one.results_wrong),
+        _wrong(one),
     ]
 
 
@@ -179,12 +215,18 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _seconds(spread: dict[str, float], key: str) -> str:
-    return f"{spread[key]:.2f} s" if key in spread else "-"
+def _wrong(figures: ModeResult) -> str:
+    return "-" if figures.results_wrong is None else str(figures.results_wrong)
 
 
-def _milliseconds(spread: dict[str, float], key: str) -> str:
-    return f"{spread[key]:.0f} ms" if key in spread else "-"
+def _seconds(spread: dict[str, float | None], key: str) -> str:
+    value = spread.get(key)
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _milliseconds(spread: dict[str, float | None], key: str) -> str:
+    value = spread.get(key)
+    return "-" if value is None else f"{value:.0f} ms"
 
 
 def _share(value: float | None) -> str:

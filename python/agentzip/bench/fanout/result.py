@@ -7,25 +7,20 @@ by what they take, with the whole pool, all tables, the daemon and the keeper on
 part of the pool belongs to sandboxes that run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any
 
 from agentzip.accounting import Gain, gain, percentile
-from agentzip.bench.fanout.profile import Look, TurnTimes, profile_of
+from agentzip.bench.fanout.profile import TurnTimes, profile_of
+from agentzip.bench.fanout.readings import Habits, MemoryRun, ModeRun, Played, mean_of
 from agentzip.policy.prefetch import estimate
 
 __all__ = [
     "MEANINGS",
     "FanoutResult",
-    "Footprint",
-    "Habits",
-    "MemoryRun",
     "ModeResult",
-    "ModeRun",
-    "Played",
-    "Sample",
     "count_wrong",
     "figures",
     "gain_of",
@@ -44,166 +39,35 @@ MEANINGS = {
     "peak_bytes": "most memory of the host that was used at once, the start of the sandboxes "
     "included, above what was used before them (MemAvailable)",
     "mean_bytes": "mean of the same while turns are taken",
+    "waiting": "of one waiting sandbox, mean: RSS and PSS in mode none; after_bytes is its part of "
+    "all that is taken, the divisor of both ratios",
+    "made_of": "mean while turns are taken, all sandboxes: their PSS in private memory, files and "
+    "shared memory, then pool, tables, daemon and keeper (overhead, and the files in it); of the "
+    "host, above what was there before: kernel (page tables, slabs, stacks) and programs (all of "
+    "them, what is in no file of a disk)",
     "task_s": "from a sandbox's first turn to the end of its last, think times included; mean",
     "turn_s": "from the moment the model's answer is there to the agent's result",
     "wake_ms": "from the same moment until the agent has read the state that every turn needs",
+    "wake_known_ms": "wake_ms from the third wake of each sandbox on: its habit is known then",
     "faults": "page faults answered by the mode, first touches left out; none and the kernel's "
     "ways: major faults",
     "prefetch": "hit_rate: of the pages needed after a wake, those that were home before; waste: "
     "of the pages brought home, those that were not needed; from a sample that is held back",
     "cpu_percent": "daemon, keeper, kswapd and ksmd (zram, zswap: and the advice), of the machine",
+    "cpu_percent_of": "the same apart; kernel: kswapd and ksmd",
+    "by_workload": "turn_s and wake_ms of the sandboxes of each workload",
     "profile": "of the first sandboxes, from looks before each wake (asleep) and after each turn "
     "(awake): memory, the engine's pages of the first turn and of later ones, and what each turn "
     "took; `agentzip simulate --from` starts from it",
-    "finished": "sandboxes that took all their turns and told their last digest",
+    "finished": "sandboxes that took all their turns and told their last digest; commands that "
+    "ended with exit code 0, or still ran when their time was over",
     "results_wrong": "turns and last digests that differ from those of mode none, and results "
-    "that an agent itself found wrong",
+    "that an agent itself found wrong; null for a command, whose results nobody knows",
 }
 """What each figure of the JSON object is."""
 
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """What a mode takes beside the sandboxes' own memory, in bytes."""
-
-    pool: int = 0
-    tables: int = 0
-    overhead: int = 0
-    """Daemon and keeper without pool and tables."""
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.pool + self.tables + self.overhead
-
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """Counters of a prefetch since the sandbox was attached."""
-
-    spared: int = 0
-    spared_touched: int = 0
-    prefetched: int = 0
-    missed: int = 0
-
-    def __sub__(self, before: "Habits") -> "Habits":
-        return Habits(
-            self.spared - before.spared,
-            self.spared_touched - before.spared_touched,
-            self.prefetched - before.prefetched,
-            self.missed - before.missed,
-        )
-
-    def __add__(self, other: "Habits") -> "Habits":
-        return Habits(
-            self.spared + other.spared,
-            self.spared_touched + other.spared_touched,
-            self.prefetched + other.prefetched,
-            self.missed + other.missed,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Memory at one moment."""
-
-    at_s: float
-    """Since the mode began."""
-    used_bytes: int
-    """Of the host, above what was used before the mode began."""
-    footprint: Footprint
-    rss: Mapping[int, int]
-    """Of each sandbox."""
-    pss: Mapping[int, int]
-    waiting: frozenset[int]
-    steady: bool
-    """No sandbox has taken its last turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRun:
-    """Memory over one mode."""
-
-    samples: Sequence[Sample]
-    """While turns were taken."""
-    peak_bytes: int
-    """Most host memory used at once, the start of the sandboxes included."""
-
-    def steady(self) -> list[Sample]:
-        """Samples from the first turn to the first sandbox that finished."""
-        return [sample for sample in self.samples if sample.steady]
-
-    def baseline(self) -> tuple[dict[int, float], dict[int, float]]:
-        """Mean RSS and PSS of each sandbox while it waits; while it plays if it never waited."""
-        rss: dict[int, list[int]] = {}
-        pss: dict[int, list[int]] = {}
-        for sample in self.steady():
-            for instance in sample.rss:
-                if instance in sample.waiting or instance not in rss:
-                    rss.setdefault(instance, []).append(sample.rss[instance])
-                    pss.setdefault(instance, []).append(sample.pss[instance])
-        return (
-            {instance: fmean(values) for instance, values in rss.items()},
-            {instance: fmean(values) for instance, values in pss.items()},
-        )
-
-    @property
-    def mean_bytes(self) -> int:
-        """Mean host memory used while turns were taken."""
-        return _mean(sample.used_bytes for sample in self.steady())
-
-    @property
-    def cost_bytes(self) -> int:
-        """Mean of PSS and footprint of everything while turns were taken."""
-        return _mean(sum(one.pss.values()) + one.footprint.total for one in self.steady())
-
-
-@dataclass(slots=True)
-class Played:
-    """What one sandbox did."""
-
-    instance: int
-    turns_s: list[float] = field(default_factory=list)
-    wakes_s: list[float] = field(default_factory=list)
-    homes_s: list[float] = field(default_factory=list)
-    """Of the wakes, until the mode let it go on."""
-    asleep: list[Look] = field(default_factory=list)
-    """Before each wake, of the first few sandboxes."""
-    awake: list[Look] = field(default_factory=list)
-    """After each turn."""
-    said: list[str] = field(default_factory=list)
-    """What it said in each turn, recall and answer."""
-    checks_wrong: int = 0
-    habits: list[Habits] = field(default_factory=list)
-    """After each turn."""
-    began_s: float = 0.0
-    ended_s: float = 0.0
-    digest: str = ""
-    """Over everything, after its last turn; empty if it did not come so far."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeRun:
-    """All that one mode left behind: readings, not yet figures."""
-
-    mode: str
-    played: Sequence[Played]
-    memory: MemoryRun
-    cpu_s: float
-    wall_s: float
-    """From the first turn to the last."""
-    processors: int
-    faults: int
-    oom_kills: int
-    start_s: float = 0.0
-    """Until all sandboxes were up."""
-    busy_share: float = 0.0
-    """Of the machine's processors, whoever kept them busy, while turns were taken."""
-    page_outs_s: float = 0.0
-    """What page outs took in that time, one after the other."""
-    stopped: str = ""
-    """Why it was ended early; empty if it was not."""
-    notes: Mapping[str, object] = field(default_factory=dict)
+_KNOWN_FROM = 2
+"""The wake, from 0, by which a sandbox's habit is known: it was learned in the first two."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,24 +83,34 @@ class ModeResult:
     mean_bytes: int = 0
     cost_bytes: int = 0
     pool_bytes: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Of one waiting sandbox: rss_before_bytes, pss_before_bytes, after_bytes."""
+    made_of: dict[str, int] = field(default_factory=dict)
     task_s: float = 0.0
-    turn_s: dict[str, float] = field(default_factory=dict)
-    wake_ms: dict[str, float] = field(default_factory=dict)
+    turn_s: dict[str, float | None] = field(default_factory=dict)
+    wake_ms: dict[str, float | None] = field(default_factory=dict)
+    wake_known_ms: dict[str, float | None] = field(default_factory=dict)
+    by_workload: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     faults: int = 0
     prefetch: dict[str, float | None] = field(default_factory=dict)
     prefetch_from_third: dict[str, float | None] = field(default_factory=dict)
     prefetch_first: dict[str, float | None] = field(default_factory=dict)
     cpu_percent: float = 0.0
+    cpu_percent_of: dict[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0
     wall_s: float = 0.0
     oom_kills: int = 0
     finished: int = 0
-    results_wrong: int = 0
+    results_wrong: int | None = 0
+    """None if nobody knows what is right."""
     stopped: str = ""
     """Why the run was ended early; empty if it was not."""
     notes: dict[str, object] = field(default_factory=dict)
     memory: list[dict[str, float]] = field(default_factory=list)
     """Over time: at_s, used_bytes, cost_bytes, waiting."""
+    turns_s: list[float] = field(default_factory=list)
+    """Every turn of every sandbox, in no order that means anything."""
+    wakes_ms: list[float] = field(default_factory=list)
     profile: dict[str, object] = field(default_factory=dict)
     """What one sandbox takes (profile.py), and the mode's books beside the pool."""
 
@@ -257,7 +131,7 @@ class FanoutResult:
     @property
     def results_wrong(self) -> int:
         """Over all modes and rounds."""
-        return sum(one.results_wrong for found in self.rounds for one in found)
+        return sum(one.results_wrong or 0 for found in self.rounds for one in found)
 
     @property
     def complete(self) -> bool:
@@ -274,10 +148,10 @@ class FanoutResult:
         return not self.results_wrong and all(one.finished == sandboxes for one in whole)
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and percentiles; empty for no values."""
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and percentiles; None for no values."""
     if not values:
-        return {}
+        return dict.fromkeys(("mean", "p50", "p95", "p99"))
     named = {f"p{edge}": percentile(values, edge) for edge in (50, 95, 99)}
     return {"mean": fmean(values), **named}
 
@@ -290,29 +164,33 @@ def figures(run: ModeRun, none: ModeRun) -> ModeResult:
         run: Its readings.
         none: Those of mode none in the same round.
     """
-    turns = [seconds for one in run.played for seconds in one.turns_s]
-    wakes = [seconds * 1000 for one in run.played for seconds in one.wakes_s]
-    tasks = [one.ended_s - one.began_s for one in run.played if one.digest]
+    tasks = [one.ended_s - one.began_s for one in run.played if one.finished]
+    elapsed_s = max(run.wall_s * run.processors, 1e-9)
+    known = any(one.said for one in none.played)
     result = ModeResult(
         mode=run.mode,
         pss_gain_bytes=none.memory.cost_bytes - run.memory.cost_bytes,
         peak_bytes=run.memory.peak_bytes,
         mean_bytes=run.memory.mean_bytes,
         cost_bytes=run.memory.cost_bytes,
-        pool_bytes=_mean(one.footprint.pool for one in run.memory.steady()),
+        pool_bytes=mean_of(one.footprint.pool for one in run.memory.steady()),
+        made_of=run.memory.made_of(),
         task_s=fmean(tasks) if tasks else 0.0,
-        turn_s=spread(turns),
-        wake_ms=spread(wakes),
+        turn_s=spread(_turns_s(run.played)),
+        wake_ms=spread(_wakes_ms(run.played)),
+        wake_known_ms=spread(_wakes_ms(run.played, _KNOWN_FROM)),
+        by_workload=_by_workload(run.played),
         faults=run.faults,
         prefetch=_rates(habits_after(run.played, 0)),
         prefetch_first=_rates(habits_after(run.played, 0, 1)),
-        prefetch_from_third=_rates(habits_after(run.played, 2)),
-        cpu_percent=100 * run.cpu_s / max(run.wall_s * run.processors, 1e-9),
-        cpu_s=run.cpu_s,
+        prefetch_from_third=_rates(habits_after(run.played, _KNOWN_FROM)),
+        cpu_percent=100 * run.cpu.total / elapsed_s,
+        cpu_percent_of={name: 100 * spent / elapsed_s for name, spent in asdict(run.cpu).items()},
+        cpu_s=run.cpu.total,
         wall_s=run.wall_s,
         oom_kills=run.oom_kills,
-        finished=sum(bool(one.digest) for one in run.played),
-        results_wrong=count_wrong(run.played, none.played),
+        finished=sum(one.finished for one in run.played),
+        results_wrong=count_wrong(run.played, none.played) if known else None,
         stopped=run.stopped,
         notes=dict(run.notes),
         memory=[
@@ -324,9 +202,17 @@ def figures(run: ModeRun, none: ModeRun) -> ModeResult:
             }
             for one in run.memory.samples
         ],
+        turns_s=_turns_s(run.played),
+        wakes_ms=_wakes_ms(run.played),
         profile=_profile(run),
     )
     if gained := gain_of(run.memory, none.memory):
+        many = fmean(len(one.waiting) for one in run.memory.steady() if one.waiting)
+        result.waiting = {
+            "rss_before_bytes": int(gained.baseline_rss_bytes / many),
+            "pss_before_bytes": int(gained.baseline_pss_bytes / many),
+            "after_bytes": int(gained.cost_bytes / many),
+        }
         result.ratio, result.ratio_pss = gained.ratio, gained.ratio_pss
         result.host_gain_bytes = gained.host_gain_bytes
     return result
@@ -346,9 +232,27 @@ def _profile(run: ModeRun) -> dict[str, object]:
         "start_s": run.start_s,
         "busy_share": run.busy_share,
         "page_outs_s": run.page_outs_s,
-        "tables_bytes": _mean(one.tables for one in footprints),
-        "overhead_bytes": _mean(one.overhead for one in footprints),
+        "tables_bytes": mean_of(one.tables for one in footprints),
+        "overhead_bytes": mean_of(one.overhead for one in footprints),
         **profile_of(times, [one.asleep for one in looked], [one.awake for one in looked]),
+    }
+
+
+def _turns_s(played: Sequence[Played]) -> list[float]:
+    return [seconds for one in played for seconds in one.turns_s]
+
+
+def _wakes_ms(played: Sequence[Played], first: int = 0) -> list[float]:
+    return [seconds * 1000 for one in played for seconds in one.wakes_s[first:]]
+
+
+def _by_workload(played: Sequence[Played]) -> dict[str, dict[str, dict[str, float | None]]]:
+    found: dict[str, list[Played]] = {}
+    for one in played:
+        found.setdefault(one.workload, []).append(one)
+    return {
+        name: {"turn_s": spread(_turns_s(some)), "wake_ms": spread(_wakes_ms(some))}
+        for name, some in found.items()
     }
 
 
@@ -366,12 +270,12 @@ def gain_of(run: MemoryRun, none: MemoryRun) -> Gain | None:
     if not any(waiting for _, waiting in samples):
         return None
     return gain(
-        baseline_rss=[_mean(sum(rss[one] for one in waiting) for _, waiting in samples)],
-        baseline_pss=[_mean(sum(pss[one] for one in waiting) for _, waiting in samples)],
-        after_pss=[_mean(sum(found.pss[one] for one in waiting) for found, waiting in samples)],
-        pool_bytes=_mean(found.footprint.pool for found, _ in samples),
-        table_bytes=_mean(found.footprint.tables for found, _ in samples),
-        overhead_bytes=_mean(found.footprint.overhead for found, _ in samples),
+        baseline_rss=[mean_of(sum(rss[one] for one in waiting) for _, waiting in samples)],
+        baseline_pss=[mean_of(sum(pss[one] for one in waiting) for _, waiting in samples)],
+        after_pss=[mean_of(sum(found.pss[one] for one in waiting) for found, waiting in samples)],
+        pool_bytes=mean_of(found.footprint.pool for found, _ in samples),
+        table_bytes=mean_of(found.footprint.tables for found, _ in samples),
+        overhead_bytes=mean_of(found.footprint.overhead for found, _ in samples),
         # Used memory counts downwards: what is used less is gained.
         available_before=-none.mean_bytes,
         available_after=-run.mean_bytes,
@@ -403,10 +307,13 @@ def habits_after(found: Sequence[Played], first: int, last: int | None = None) -
 def median_of(results: Sequence[ModeResult]) -> ModeResult:
     """Each figure's median over rounds of one mode; what counts harm is added up."""
     combined = _combined([asdict(result) for result in results])
-    combined["results_wrong"] = sum(result.results_wrong for result in results)
+    wrong = [result.results_wrong for result in results if result.results_wrong is not None]
+    combined["results_wrong"] = sum(wrong) if wrong else None
     combined["oom_kills"] = sum(result.oom_kills for result in results)
     combined["finished"] = min(result.finished for result in results)
     combined["memory"] = results[-1].memory
+    for name in ("turns_s", "wakes_ms"):
+        combined[name] = [one for result in results for one in getattr(result, name)]
     return ModeResult(**combined)
 
 
@@ -424,8 +331,3 @@ def _combined(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             found[key] = last
     return found
-
-
-def _mean(values: Iterable[float]) -> int:
-    numbers = list(values)
-    return int(fmean(numbers)) if numbers else 0

@@ -15,12 +15,14 @@ from agentzip.bench.fanout.crew import AT_ONCE, Crew, Member, data_folders
 from agentzip.bench.fanout.custody import Custody
 from agentzip.bench.fanout.daemon_mode import FullMode
 from agentzip.bench.fanout.engine_modes import EncodeMode, PrefetchMode
+from agentzip.bench.fanout.idleness import IdleWatch
 from agentzip.bench.fanout.kernel_modes import KsmMode, ZramMode, ZswapMode
 from agentzip.bench.fanout.modes import Mode, NoneMode
 from agentzip.bench.fanout.places import Places
 from agentzip.bench.fanout.plan import WATERMARKS, FanoutPlan
-from agentzip.bench.fanout.play import Stage, play
-from agentzip.bench.fanout.result import FanoutResult, ModeRun, Played, figures, median_of
+from agentzip.bench.fanout.play import Stage, play, wait_for_commands
+from agentzip.bench.fanout.readings import ModeRun, Played
+from agentzip.bench.fanout.result import FanoutResult, figures, median_of
 from agentzip.bench.fanout.watch import Watch
 from agentzip.errors import AgentZipError, InternalError, InvalidSetting
 from agentzip.host import memory, processors
@@ -62,11 +64,12 @@ def ground(plan: FanoutPlan) -> Iterator[Ground]:
         InvalidSetting: this host cannot run the workload.
         Unsupported: there is no unified hierarchy of control groups.
     """
-    if reason := why_not(plan.workload):
-        raise InvalidSetting(
-            f"workload {plan.workload} cannot run here: {reason}",
-            "choose another one, or pip install 'agentzip[bench]'",
-        )
+    for name in plan.names if not plan.command else ():
+        if reason := why_not(name):
+            raise InvalidSetting(
+                f"workload {name} cannot run here: {reason}",
+                "choose another one, or pip install 'agentzip[bench]'",
+            )
     places = Places()
     folder = Path(tempfile.mkdtemp(prefix="agentzip-fanout-"))
     with Custody("run", str(folder), str(places.top)):
@@ -124,7 +127,13 @@ def run_mode(name: str, plan: FanoutPlan, place: Ground, tell: Tell) -> ModeRun:
     """
     # Of its own: what an engine of an earlier round left in its directory is nobody's business.
     mode = _mode(name, plan, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place.folder)))
-    crew = Crew(plan, place.data(plan, tell), place.places, merge=mode.mergeable)
+    crew = Crew(
+        plan,
+        place.data(plan, tell),
+        place.places,
+        merge=mode.mergeable,
+        environment=mode.environment(),
+    )
     stage = Stage(plan, mode, mode.at_half)
     with ExitStack() as stack:
         # The sandboxes end first: whoever holds their pages has nothing to bring home then.
@@ -136,27 +145,28 @@ def run_mode(name: str, plan: FanoutPlan, place: Ground, tell: Tell) -> ModeRun:
         _start_all(mode, crew, stage, tell)
         start_s = time.monotonic() - began
         tell("turns")
-        oom_kills, cpu_s, faults = _oom_kills(), mode.cpu_s(), mode.faults()
+        oom_kills, cpu, faults = _oom_kills(), mode.cpu(), mode.faults()
         times, page_outs_s = processors.processor_times(), mode.page_outs_s()
         began = time.monotonic()
         watch.playing = True
-        played = play(crew, stage)
+        played = _play(mode, crew, stage)
         watch.playing = False
         wall_s = time.monotonic() - began
         busy = processors.busy_share(times, processors.processor_times())
-        cpu_s, faults = mode.cpu_s() - cpu_s, mode.faults() - faults
+        cpu, faults = mode.cpu() - cpu, mode.faults() - faults
         page_outs_s = mode.page_outs_s() - page_outs_s
         watch.stop()
-        if stage.failures:
+        # A command that fails in one mode only is a finding about the mode.
+        if stage.failures and (name == "none" or not plan.command):
             raise InternalError(f"{len(stage.failures)} sandboxes failed: {stage.failures[0]}")
-        if not stage.halted.is_set():
+        if not stage.halted.is_set() and not plan.command:
             tell("digests")
             _digest_all(mode, crew, played)
         return ModeRun(
             mode=name,
             played=played,
             memory=watch.run,
-            cpu_s=cpu_s,
+            cpu=cpu,
             wall_s=wall_s,
             processors=os.cpu_count() or 1,
             faults=faults,
@@ -165,28 +175,43 @@ def run_mode(name: str, plan: FanoutPlan, place: Ground, tell: Tell) -> ModeRun:
             busy_share=busy or 0.0,
             page_outs_s=max(page_outs_s, 0.0),
             stopped=stage.why_halted,
-            notes=mode.notes(),
+            notes={**mode.notes(), "failed": stage.failures},
         )
 
 
 def _start_all(mode: Mode, crew: Crew, stage: Stage, tell: Tell) -> None:
     """Each begins to wait as soon as it is up: so do sandboxes that are started one by one."""
+    plan = crew.plan
     while len(crew.members) < crew.plan.sandboxes and not stage.halted.is_set():
         tell(f"starting sandboxes: {len(crew.members)} of {crew.plan.sandboxes}")
         for member in crew.start(AT_ONCE):
             mode.add(member)
-            member.waiting = True
-            mode.idle(member)
+            member.waiting = bool(plan.command or plan.workload_of(member.instance).waits_for)
+            if member.waiting and not plan.command:
+                mode.idle(member)
+
+
+def _play(mode: Mode, crew: Crew, stage: Stage) -> list[Played]:
+    if not crew.plan.command:
+        return play(crew, stage)
+    if mode.infers:
+        return wait_for_commands(crew, stage)
+    with IdleWatch(mode, crew):
+        return wait_for_commands(crew, stage)
 
 
 def _digest_all(mode: Mode, crew: Crew, played: list[Played]) -> None:
-    def digest(member: Member) -> str:
-        member.waiting = False
-        mode.wake(member)
-        return member.sandbox.digest()
+    def digest(member: Member) -> None:
+        into = played[member.instance]
+        if member.gone:
+            return
+        if member.waiting:
+            member.waiting = False
+            mode.wake(member)
+        into.digest = member.sandbox.digest()
+        into.finished = True
 
-    for one, found in zip(played, crew.for_all(digest), strict=True):
-        one.digest = found
+    crew.for_all(digest)
 
 
 def _mode(name: str, plan: FanoutPlan, folder: Path) -> Mode:
@@ -194,9 +219,7 @@ def _mode(name: str, plan: FanoutPlan, folder: Path) -> Mode:
         "none": NoneMode,
         "encode": lambda: EncodeMode(folder),
         "prefetch": lambda: PrefetchMode(folder),
-        "full": lambda: FullMode(
-            folder, kill=plan.kill_daemon, latency_target_s=plan.latency_target_s
-        ),
+        "full": lambda: FullMode(folder, plan),
         "zram": lambda: ZramMode(folder),
         "zswap": lambda: ZswapMode(folder),
         "ksm": KsmMode,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from agentzip.bench.fanout.crew import Crew
 from agentzip.bench.fanout.modes import Mode
-from agentzip.bench.fanout.result import Footprint, MemoryRun, Sample
+from agentzip.bench.fanout.readings import Footprint, MemoryRun, Sample
 from agentzip.children import Stoppable
 from agentzip.errors import AgentZipError
 from agentzip.host import memory
@@ -49,6 +49,8 @@ class Watch(Stoppable):
         self._mode, self._crew = mode, crew
         self._limit, self._halt = limit_bytes, halt
         self._before = memory.memory_available()
+        self._kernel_before = memory.kernel_memory()
+        self._programs_before = memory.program_memory()
         self._began = time.monotonic()
         self._samples: list[Sample] = []
         self._peak = 0
@@ -83,7 +85,7 @@ class Watch(Stoppable):
                 self._next_sample = began + max(_SAMPLE_SECONDS, cost / _SAMPLE_SHARE)
 
     def _sample(self, used: int) -> Sample:
-        members = list(self._crew.members)
+        members = [one for one in self._crew.members if not one.gone]
         use = {one.instance: memory.sum_use(one.pids()) for one in members}
         footprint = self._samples[-1].footprint if self._samples else Footprint()
         # While a daemon is replaced there is nobody to ask: what it took is what it takes.
@@ -97,4 +99,8 @@ class Watch(Stoppable):
             pss={instance: one.pss for instance, one in use.items()},
             waiting=frozenset(one.instance for one in members if one.waiting),
             steady=not any(one.finished for one in members),
+            kernel_bytes=memory.kernel_memory() - self._kernel_before,
+            programs_bytes=memory.program_memory() - self._programs_before,
+            file_bytes=sum(one.pss_file for one in use.values()),
+            shmem_bytes=sum(one.pss_shmem for one in use.values()),
         )
