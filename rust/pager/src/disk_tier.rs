@@ -201,6 +201,12 @@ impl DiskTier {
         self.file.as_fd()
     }
 
+    /// Nothing is in the file any more: another engine may have it.
+    pub fn unlock(&self) {
+        // Without it the file is free when its last descriptor is closed.
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
+
     fn new(file: File, state: SharedMapping, bytes_max: u64) -> Self {
         let mut key = [0u8; 32];
         for (place, part) in state.words()[word::KEY..].iter().zip(key.as_chunks_mut::<8>().0) {

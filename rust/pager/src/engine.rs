@@ -430,6 +430,9 @@ impl Engine {
         if let Some(keeper) = self.post.keeper.lock().take() {
             keeper.stop();
         }
+        if let Some(disk) = self.shared.store.disk() {
+            disk.unlock();
+        }
     }
 }
 

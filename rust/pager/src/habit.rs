@@ -22,7 +22,6 @@
 //! - hit rate = hits / (hits + missed).
 //!
 //! The numbers were chosen on recorded wakes (ARCHITECTURE.md).
-//!
 //! Pure but for its counters: no lock, no clock, no I/O.  A refault costs a binary search and two
 //! stores, and allocates nothing; all that grows does so when a page out ends.
 
@@ -283,9 +282,10 @@ impl Habit {
         Call::Nothing
     }
 
-    /// Pages that a window brought were passed over: they are needed as if they had faulted.
+    /// A page that a window brought was passed over: it is needed as if it had faulted.
     pub fn passed_over(&mut self, page: PageNumber, now: Instant) {
         if let Some(since) = self.awake_since.or(self.burst.began) {
+            self.burst.all += 1;
             self.note(page, order_of(now.saturating_duration_since(since)), 0);
         }
     }

@@ -23,9 +23,10 @@ const MAPPINGS_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 64;
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How alike two mappings are: the same file, and the same size.
+/// How alike two mappings are: the same file, and the same size or nearly so.
 const SCORE_FILE: u32 = 4;
 const SCORE_SIZE: u32 = 3;
+const SCORE_NEAR_SIZE: u32 = 2;
 const SCORE_KIND: u32 = 1;
 
 /// A mapping as another process can recognise it.
@@ -105,8 +106,16 @@ impl Mapping {
         if key(self) != key(other) || self.name != other.name {
             return 0;
         }
-        let size = if self.pages == other.pages { SCORE_SIZE } else { 0 };
-        size + if self.is_file { SCORE_FILE } else { SCORE_KIND }
+        let (small, large) = (self.pages.min(other.pages), self.pages.max(other.pages));
+        let size = match small {
+            _ if small == large => SCORE_SIZE,
+            // As heaps over other data are.
+            _ if small >= large / 4 * 3 => SCORE_NEAR_SIZE,
+            _ => 0,
+        };
+        // Much memory must not lose its counterpart to some little pairs beside it.
+        let weight = if size > 0 { small.max(1).ilog2() / 2 } else { 0 };
+        size + weight + if self.is_file { SCORE_FILE } else { SCORE_KIND }
     }
 }
 
