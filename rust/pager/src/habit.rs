@@ -34,6 +34,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sample::{CHOSEN, PART_SHIFT, Parts, SPARED, TOUCHED, idle_cohorts, is_turn, stands_for};
+
+mod sample;
 #[cfg(test)]
 mod tests;
 
@@ -61,13 +64,6 @@ const TRIAL: u8 = 2;
 const GUESS: u8 = 3;
 /// A wake that needs so many times what is known is believed as the first one is.
 const FEW_KNOWN: usize = 4;
-/// Of so many pages that only one wake has needed one is spared, as a power of two: 4.
-const SPARED_PART_UNPROVEN: u8 = 2;
-/// The same for proven pages, 4 to 64, so that of each cohort about so many are spared.
-const SPARED_PART: std::ops::RangeInclusive<u8> = 2..=6;
-const SPARED_IN_COHORT: u32 = 16;
-/// Fewer spared pages say nothing about their cohort.
-const SPARED_ENOUGH: u32 = 4;
 /// Room for notes, 128 KiB, beside that for twice the size of the set.
 const NOTES_MORE: usize = 1 << 14;
 /// Refaults that are kept until somebody asks: those of two wakes that need everything, between
@@ -84,15 +80,6 @@ const GUESSED: u64 = 1 << 63;
 const GUESSED_COHORT: u8 = 1 << 7;
 /// In the bits above a page's: three days, or longer.
 const AFTER_MS_MAX: u64 = u64::MAX >> PAGE_BITS;
-
-/// Held back from this wake's prefetch.
-const SPARED: u8 = 1 << 0;
-/// Chosen for this wake's prefetch.
-const CHOSEN: u8 = 1 << 1;
-/// Held back, and touched.
-const TOUCHED: u8 = 1 << 2;
-/// Above these: of how many one was held back, as a power of two.
-const PART_SHIFT: u32 = 3;
 
 /// A page that was needed in a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -581,20 +568,17 @@ impl Snapshot {
     /// the surest ones.
     pub fn choose(&self, pages_max: usize, is_out: impl Fn(PageNumber) -> bool) -> Choice {
         let mut choice = Choice { generation: self.generation, ..Choice::default() };
-        let proven = self.proven();
+        let parts = Parts::of(&self.learned);
         let mut chosen: Vec<(Learned, u32)> = Vec::new();
         for (known, index) in self.learned.iter().zip(0u32..) {
-            let part = match known.weight {
-                WEIGHT_MAX => part_of(proven[usize::from(known.cohort)]),
-                _ => SPARED_PART_UNPROVEN,
-            };
+            let part = parts.for_page(known);
             if !is_out(known.page) {
                 choice.present += 1;
             } else if known.weight < GUESS {
                 // Whether it is needed again shows by a fault.
             } else if known.marks & SPARED != 0 {
                 // Of the same wake: it goes on being spared.
-            } else if self.fresh && is_turn(known.page, self.wake, 1 << part) {
+            } else if self.fresh && is_turn(known.page, self.wake, part) {
                 choice.spared += 1;
                 choice.stands_for += stands_for(part);
                 choice.marks.push((index, SPARED | part << PART_SHIFT));
@@ -611,37 +595,6 @@ impl Snapshot {
         choice.pages = chosen.into_iter().map(|(known, _)| known.page).collect();
         choice
     }
-
-    /// How many proven pages each cohort has.
-    fn proven(&self) -> [u32; 256] {
-        let mut proven = [0; 256];
-        for known in self.learned.iter().filter(|known| known.weight == WEIGHT_MAX) {
-            proven[usize::from(known.cohort)] += 1;
-        }
-        proven
-    }
-}
-
-/// Of how many proven pages of a cohort one is spared, as a power of two.
-fn part_of(proven: u32) -> u8 {
-    let part = (proven / SPARED_IN_COHORT).max(1).ilog2() as u8;
-    part.clamp(*SPARED_PART.start(), *SPARED_PART.end())
-}
-
-/// What a spared page tells of: the others of its share, which were brought.
-fn stands_for(part: u8) -> u64 {
-    (1 << part) - 1
-}
-
-/// Cohorts of which most spared pages stayed away.
-fn idle_cohorts(pages: &[Learned]) -> [bool; 256] {
-    let mut counts = [(0u32, 0u32); 256];
-    for known in pages.iter().filter(|known| known.marks & SPARED != 0) {
-        let (spared, touched) = &mut counts[usize::from(known.cohort)];
-        *spared += 1;
-        *touched += u32::from(known.marks & TOUCHED != 0);
-    }
-    counts.map(|(spared, touched)| spared >= SPARED_ENOUGH && 2 * touched < spared)
 }
 
 /// Ranges of addresses of a set, the surest first; of equally sure ones the first needed first.
@@ -661,15 +614,6 @@ pub fn ranges_of(pages: &[Learned]) -> Vec<Range<u64>> {
     }
     runs.sort_by_key(|(_, grade, order)| (Reverse(*grade), *order));
     runs.into_iter().map(|(range, ..)| range).collect()
-}
-
-/// Whether a page is spared in this wake: one of `part`, and in each wake as if by a new draw, so
-/// that what is spared of any kind of pages is as many of them (splitmix64's finalizer).
-fn is_turn(page: PageNumber, wake: u64, part: u64) -> bool {
-    let mut mixed = page.0.wrapping_add(wake.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ mixed >> 31).is_multiple_of(part)
 }
 
 fn order_of(since: Duration) -> u16 {
