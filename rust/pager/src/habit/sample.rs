@@ -71,8 +71,8 @@ pub fn idle_cohorts(pages: &[Learned]) -> [bool; 256] {
     counts.map(|(spared, touched)| spared >= ENOUGH && 2 * touched < spared)
 }
 
-/// Whether a page is spared in this wake: one of 2 to the `part`, and in each wake as if by a new draw, so
-/// that what is spared of any kind of pages is as many of them (splitmix64's finalizer).
+/// Whether a page is spared in this wake: one of 2 to the `part`, and in each wake as if by a new
+/// draw, so that as large a part of any kind of pages is spared (splitmix64's finalizer).
 pub fn is_turn(page: PageNumber, wake: u64, part: u8) -> bool {
     let mut mixed = page.0.wrapping_add(wake.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
