@@ -205,6 +205,14 @@ def test_prefetch_is_judged_from_the_wake_that_is_asked_for() -> None:
     assert habits_after([Played(0)], 0) is None
 
 
+def test_counters_that_a_new_daemon_began_anew_are_added_to_those_before() -> None:
+    """A kill in the middle takes nothing away, and nothing is below 0."""
+    played = Played(0, habits=[Habits(8, 6, 80, 4), Habits(16, 12, 160, 8), Habits(4, 3, 40, 2)])
+
+    assert Habits(20, 15, 200, 10) == habits_after([played], 0)
+    assert Habits(4, 3, 40, 2) == habits_after([played], 2)
+
+
 def test_figures_of_a_mode() -> None:
     """Every key that the issue names is there, with the value that its samples say."""
     played = [

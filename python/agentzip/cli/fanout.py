@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from agentzip.bench.fanout.plan import FanoutPlan
+
 __all__ = ["register"]
 
 _PIPE_COLUMNS = 140
@@ -168,17 +170,8 @@ def knob(
     """Turn policy.latency_target and see memory saved against wake time."""
     from agentzip.bench.fanout import knob as turning
     from agentzip.bench.fanout import report
-    from agentzip.bench.fanout.plan import FanoutPlan
 
-    plan = FanoutPlan(
-        workload=workload,
-        sandboxes=sandboxes,
-        turns=turns,
-        modes=("none", "full"),
-        think_s=parse_duration(think, "think"),
-        size_bytes=parse_size(size, "size") if size is not None else 0,
-        seed=seed,
-    )
+    plan = _plan_of_daemon(workload, sandboxes, turns, think, size, seed)
     values = [parse_duration(one, "targets") for one in _names(targets)]
     with _measuring() as tell:
         result = turning.run_knob(plan, values, tell)
@@ -203,17 +196,8 @@ def codecs(
     """Run the daemon with LZ4, zstd-3 and zstd-9 alone, and with all that it has."""
     from agentzip.bench.fanout import codecs as comparing
     from agentzip.bench.fanout import report
-    from agentzip.bench.fanout.plan import FanoutPlan
 
-    plan = FanoutPlan(
-        workload=workload,
-        sandboxes=sandboxes,
-        turns=turns,
-        modes=("none", "full"),
-        think_s=parse_duration(think, "think"),
-        size_bytes=parse_size(size, "size") if size is not None else 0,
-        seed=seed,
-    )
+    plan = _plan_of_daemon(workload, sandboxes, turns, think, size, seed)
     with _measuring() as tell:
         result = comparing.run_codecs(plan, tell)
     _show(report.codecs_json(result), out, as_json, lambda on: report.print_codecs(result, on))
@@ -255,6 +239,23 @@ def workload(
     print_text(json.dumps(asdict(found), indent=2) if as_json else f"digest {found.digest}")
     if found.results_wrong:
         raise typer.Exit(1)
+
+
+def _plan_of_daemon(
+    workload: str, sandboxes: int, turns: int, think: str, size: str | None, seed: int
+) -> "FanoutPlan":
+    """The daemon beside no daemon."""
+    from agentzip.bench.fanout.plan import FanoutPlan
+
+    return FanoutPlan(
+        workload=workload,
+        sandboxes=sandboxes,
+        turns=turns,
+        modes=("none", "full"),
+        think_s=parse_duration(think, "think"),
+        size_bytes=parse_size(size, "size") if size is not None else 0,
+        seed=seed,
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -65,14 +65,17 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Counters of a prefetch since the sandbox was attached."""
+    """Counters of a prefetch since the sandbox was attached, by the engine of that moment."""
 
     spared: int = 0
     spared_touched: int = 0
     prefetched: int = 0
     missed: int = 0
 
-    def __sub__(self, before: "Habits") -> "Habits":
+    def since(self, before: "Habits") -> "Habits":
+        """What was counted after an earlier reading; all, if an engine began anew in between."""
+        if self.prefetched < before.prefetched or self.missed < before.missed:
+            return self
         return Habits(
             self.spared - before.spared,
             self.spared_touched - before.spared_touched,

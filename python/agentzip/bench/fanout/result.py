@@ -9,6 +9,7 @@ part of the pool belongs to sandboxes that run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -297,10 +298,9 @@ def habits_after(found: Sequence[Played], first: int, last: int | None = None) -
     """Counters of all sandboxes between two wakes, from 0; None without a prefetch."""
     total: Habits | None = None
     for one in found:
-        counted = one.habits[:last]
-        if len(counted) > first:
-            before = one.habits[first - 1] if first else Habits()
-            total = (total or Habits()) + (counted[-1] - before)
+        readings = [Habits(), *one.habits[:last]][first:]
+        for before, now in pairwise(readings):
+            total = (total or Habits()) + now.since(before)
     return total
 
 
