@@ -111,7 +111,8 @@ class Sandbox:
         Say in which phase the sandbox is; one that ends a wait returns when its memory is home.
 
         Args:
-            phase: starting, running, waiting_model, waiting_tool, waiting_user, finishing or done.
+            phase: starting, running, waiting_model, waiting_tool, waiting_user, resuming, finishing
+                or done.
             expect: How long it is expected to last: seconds, or text like `8s`.
 
         Returns:

@@ -27,13 +27,14 @@ PHASES = (
     "waiting_model",
     "waiting_tool",
     "waiting_user",
+    "resuming",
     "finishing",
     "done",
 )
-"""Where a sandbox can be in its life (design section 5)."""
+"""Where a sandbox can be in its life (design section 5; `resuming`: ARCHITECTURE)."""
 
-AWAKE = frozenset({"starting", "running"})
-"""Phases in which a sandbox works."""
+AWAKE = frozenset({"starting", "running", "resuming"})
+"""Phases in which a sandbox works, or is just about to."""
 
 WAITS = frozenset({"waiting_model", "waiting_tool", "waiting_user"})
 """Phases in which a sandbox is expected to do nothing for a while and then go on."""
@@ -122,7 +123,7 @@ class HintReport:
     phase: str
     former_phase: str
     pages_in: int
-    """Pages brought home before the answer, when the hint announced a wake."""
+    """Pages brought home before the answer, when the hint ended a wait."""
     elapsed_us: float
 
 
@@ -153,7 +154,8 @@ class Fleet(Protocol):
         """
         Say where a sandbox is in its life.
 
-        A hint that ends a wait brings the working set home before it returns.
+        A hint that ends a wait brings the working set home before it returns; `resuming`, which
+        says that the wait is about to end, returns at once and has it brought home meanwhile.
 
         Raises:
             NoSuchSandbox: there is none of this name.

@@ -95,6 +95,26 @@ def test_every_turn_wakes_and_waits_again() -> None:
     assert all(member.finished for member in crew.members)
 
 
+def test_an_answer_that_is_written_is_told_before_it_is_there() -> None:
+    """By then nothing leaves; a mode that needs no more words than that gets none."""
+    plan = FanoutPlan(workload="A,waiting", sandboxes=2, turns=2, think_s=0.05, notice_s=0.02)
+
+    class Told(_Recorder):
+        def resume(self, member: Member) -> bool:
+            self.heard.append(("resume", member.instance, member.waiting))
+            return told
+
+    for told in (False, True):
+        mode = Told()
+        played = play(_crew(plan, _Agent(), _Agent()), Stage(plan, mode, lambda: None))
+        words = [[word for word, who, _ in mode.heard if who == one] for one in range(2)]
+        woken = [] if told else ["wake"]
+        # A person gives no notice.
+        assert [["resume", *woken, "idle"] * 2, ["wake", "idle"] * 2] == words
+        assert all(not waiting for word, _, waiting in mode.heard if word == "resume")
+        assert [2, 2] == [len(one.turns_s) for one in played]
+
+
 def test_a_sandbox_that_dies_is_told_and_the_others_go_on() -> None:
     """Its error is kept; those who live take all their turns."""
     plan = FanoutPlan(sandboxes=2, turns=2, think_s=0.0)
@@ -263,6 +283,7 @@ def test_the_daemon_hears_of_waits_and_wakes(
         member.waiting = True
         mode.idle(member)
         mode._worker._last[3].result()
+        assert not mode.resume(member)
         mode.wake(member)
         mode.at_half()
         for thread in threading.enumerate():
@@ -278,7 +299,8 @@ def test_the_daemon_hears_of_waits_and_wakes(
     assert "20ms" == config["policy"]["latency_target"]
     # Whatever memory the host has: with the defaults nothing would leave.
     assert config["policy"]["watermarks"]["start"] <= 2
-    assert [("agent-3", "waiting_model", 7.0), ("agent-3", "running", None)] == _FakeClient.heard
+    phases = [("waiting_model", 7.0), ("resuming", None), ("running", None)]
+    assert [("agent-3", *told) for told in phases] == _FakeClient.heard
     assert (1, 0) == (notes["daemon_kills"], notes["hints_lost"])
     # Of the daemon that was killed, and of the one that goes on.
     assert 40 == faults

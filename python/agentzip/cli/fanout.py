@@ -65,6 +65,14 @@ TurnsOption = Annotated[
 ThinkOption = Annotated[
     str, typer.Option("--think", metavar="TIME", help="Mean time the model takes; lognormal.")
 ]
+NoticeOption = Annotated[
+    str,
+    typer.Option(
+        "--notice",
+        metavar="TIME",
+        help="Of it, how long it writes: a wake is known so long before.",
+    ),
+]
 SizeOption = Annotated[
     str | None,
     typer.Option("--size", metavar="SIZE", help="Memory of each sandbox, like 300MB."),
@@ -93,6 +101,7 @@ def fanout(
     turns: TurnsOption = 6,
     mode: ModeOption = "none,encode,prefetch,full",
     think: ThinkOption = "15s",
+    notice: NoticeOption = "1s",
     size: SizeOption = None,
     seed: SeedOption = 1,
     rounds: Annotated[
@@ -132,6 +141,7 @@ def fanout(
         turns=turns,
         modes=_names(mode),
         think_s=parse_duration(think, "think"),
+        notice_s=parse_duration(notice, "notice"),
         size_bytes=parse_size(size, "size") if size is not None else 0,
         seed=seed,
         rounds=rounds,
@@ -159,6 +169,7 @@ def knob(
         str, typer.Option("--targets", metavar="LIST", help="Values of policy.latency_target.")
     ] = "1ms,5ms,20ms,100ms,1s",
     think: ThinkOption = "15s",
+    notice: NoticeOption = "1s",
     size: SizeOption = None,
     seed: SeedOption = 1,
     plot: Annotated[
@@ -171,7 +182,7 @@ def knob(
     from agentzip.bench.fanout import knob as turning
     from agentzip.bench.fanout import report
 
-    plan = _plan_of_daemon(workload, sandboxes, turns, think, size, seed)
+    plan = _plan_of_daemon(workload, sandboxes, turns, (think, notice), size, seed)
     values = [parse_duration(one, "targets") for one in _names(targets)]
     with _measuring() as tell:
         result = turning.run_knob(plan, values, tell)
@@ -188,6 +199,7 @@ def codecs(
     sandboxes: SandboxesOption = 8,
     turns: TurnsOption = 6,
     think: ThinkOption = "15s",
+    notice: NoticeOption = "1s",
     size: SizeOption = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -197,7 +209,7 @@ def codecs(
     from agentzip.bench.fanout import codecs as comparing
     from agentzip.bench.fanout import report
 
-    plan = _plan_of_daemon(workload, sandboxes, turns, think, size, seed)
+    plan = _plan_of_daemon(workload, sandboxes, turns, (think, notice), size, seed)
     with _measuring() as tell:
         result = comparing.run_codecs(plan, tell)
     _show(report.codecs_json(result), out, as_json, lambda on: report.print_codecs(result, on))
@@ -242,7 +254,12 @@ def workload(
 
 
 def _plan_of_daemon(
-    workload: str, sandboxes: int, turns: int, think: str, size: str | None, seed: int
+    workload: str,
+    sandboxes: int,
+    turns: int,
+    think_notice: tuple[str, str],
+    size: str | None,
+    seed: int,
 ) -> "FanoutPlan":
     """The daemon beside no daemon."""
     from agentzip.bench.fanout.plan import FanoutPlan
@@ -252,7 +269,8 @@ def _plan_of_daemon(
         sandboxes=sandboxes,
         turns=turns,
         modes=("none", "full"),
-        think_s=parse_duration(think, "think"),
+        think_s=parse_duration(think_notice[0], "think"),
+        notice_s=parse_duration(think_notice[1], "notice"),
         size_bytes=parse_size(size, "size") if size is not None else 0,
         seed=seed,
     )

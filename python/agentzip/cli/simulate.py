@@ -128,6 +128,7 @@ def simulate(
     play = Play(
         turns=turns,
         think_s=measured[0].number("plan.think_s") if think is None else _time(think, "think"),
+        notice_s=measured[0].number("plan.notice_s"),
         seed=seed,
         storm_share=storm / 100,
         latency_target_s=None

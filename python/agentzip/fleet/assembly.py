@@ -82,6 +82,7 @@ class FleetRunner:
             # Closed in the other order: the ticks read what the control groups keep open.
             opened.callback(self._cgroups.close)
             opened.callback(self.lifecycle.stop)
+            opened.callback(self.service.close)
             self._foresight: Foresight | None = None
             if settings.file_readahead:
                 self._foresight = Foresight(self.lifecycle.observer, best_source())

@@ -6,6 +6,7 @@ No engine call and no file here: facts come in, `policy` values and `SandboxStat
 
 from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from agentzip import model
@@ -220,6 +221,8 @@ class Life:
     pinned: bool = False
     announced: bool = False
     """Its wakes come with a hint."""
+    coming_home: Future[int] | None = None
+    """The wake that was begun when it said that it is about to go on; its result is the pages."""
     trimmed: bool = False
     """It was asked in this wait to give memory back."""
     trim_at: float | None = None
@@ -278,6 +281,11 @@ class Life:
         """Whether it is in one of the waits."""
         return self.state.phase in WAITS
 
+    def may_leave(self, pid: int) -> bool:
+        """Whether pages of a process may still leave, as it was when that was planned."""
+        going_on = self.state.phase == "resuming"
+        return not self.pinned and not going_on and pid in self.state.quiet_since
+
     def waits_as_told(self, since: float) -> bool:
         """Whether it waits, and something was decided about that wait not before `since`."""
         told_at = self.decisions[-1][0] if self.decisions else float("-inf")
@@ -332,6 +340,7 @@ class Life:
             expected_rest_s=phases.expected_rest_s(self.state, now),
             latency_target_s=self.latency_target_s,
             announced=self.announced,
+            notice_s=phases.notice_s(self.state),
             parts=tuple(self.part(pid, now, limits) for pid in pids),
             pages_out=sum(p.space.pages_out for p in self.processes.values() if p.space),
             pinned=self.pinned,

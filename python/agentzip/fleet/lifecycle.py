@@ -296,7 +296,7 @@ class Lifecycle:
                 order.keep_pages,
                 order.pages,
                 # It may have gone on meanwhile: what was planned holds no longer.
-                lambda: not life.pinned and order.pid in life.state.quiet_since,
+                lambda: life.may_leave(order.pid),
             )
             if not pages:
                 return 0

@@ -2,7 +2,8 @@
 The face of the sandboxes: what the control socket, HTTP, metrics and the terminal ask.
 
 Implements `sandboxes.Fleet`.  A hint that ends a wait acts in the thread of whoever gave it and
-answers when the working set is home; everything else only changes what the next tick sees.
+answers when the working set is home; one that says that the wait is about to end is answered at
+once, and the set comes home meanwhile.  Everything else only changes what the next tick sees.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from agentzip.errors import AgentZipError
@@ -31,6 +33,9 @@ _ADMISSION_S_MAX = 5.0
 """A wake waits so long for memory at most; then it goes on page by page, as faults ask."""
 
 _ADMISSION_LOOK_S = 0.1
+
+_RESUMING_MAX = 4
+"""Sandboxes that come home side by side though nobody waits for them yet."""
 
 _MEMORY_FLOOR_BYTES = 256 * 2**20
 """MemAvailable that waking sandboxes leave to the host."""
@@ -60,8 +65,13 @@ class FleetService:
         self._registry = registry
         self._scopes = scopes
         self._clock = clock
+        self._resuming = ThreadPoolExecutor(_RESUMING_MAX, thread_name_prefix="resume")
         self._waking: list[breakers.Wake] = []
         self._room = threading.Condition()
+
+    def close(self) -> None:
+        """Wait for the wakes that nobody waits for; those that have not begun are dropped."""
+        self._resuming.shutdown(wait=True, cancel_futures=True)
 
     def sandboxes(self) -> list[SandboxStatus]:
         """Every sandbox, sorted by name."""
@@ -82,27 +92,28 @@ class FleetService:
         life = self._observer.life(sandbox)
         _log.debug("%s says that sandbox %s is %s", source, sandbox, phase)
         former, wait_is_over = self._observer.heard(life, phase, expect_s)
-        wakes = wait_is_over and phase == "running"
         if is_worth_it(phase, expect_s):
             with self._observer.lock:
                 self._lifecycle.trimmer.consider(life)
-        pages_in = 0
-        if wakes:
+        pages_in = None
+        if phase == "resuming" and wait_is_over:
             life.announced = True
-            pages_in = self._wake(life)
+            life.coming_home = self._begin_wake(life)
+        elif phase == "running":
+            pages_in = self._until_home(life, wait_is_over=wait_is_over)
         if wait_is_over:
             self._observer.wait_ended(life)
         if phase in WAITS or phase in {"finishing", "done"}:
             self._lifecycle.hurry()
         elapsed_us = (time.perf_counter() - began) * 1e6
-        if wakes:
+        if pages_in is not None:
             with self._observer.lock:
                 life.wakes_ms.append(elapsed_us / 1e3)
         return HintReport(
             sandbox=sandbox,
-            phase=phase,
+            phase=life.state.phase,
             former_phase=former,
-            pages_in=pages_in,
+            pages_in=pages_in or 0,
             elapsed_us=round(elapsed_us, 1),
         )
 
@@ -175,6 +186,32 @@ class FleetService:
     def _attached(self, life: Life) -> list[int]:
         with self._observer.lock:
             return [pid for pid, process in life.processes.items() if process.attached]
+
+    def _begin_wake(self, life: Life) -> Future[int] | None:
+        """Have the working sets of a sandbox brought home; None once the service is closed."""
+        with contextlib.suppress(RuntimeError):
+            return self._resuming.submit(self._wake, life)
+        return None
+
+    def _until_home(self, life: Life, *, wait_is_over: bool) -> int | None:
+        """
+        Have the working sets home of a sandbox that goes on now.
+
+        Returns:
+            Pages brought home; None if it was not waiting, nor about to go on.
+        """
+        with self._observer.lock:
+            begun, life.coming_home = life.coming_home, None
+        if wait_is_over:
+            life.announced = True
+            return self._wake(life)
+        if begun is None:
+            return None
+        try:
+            return begun.result()
+        except CancelledError:
+            # The daemon is about to stop, and brings everything home.
+            return 0
 
     def _wake(self, life: Life) -> int:
         """Bring the working sets of a sandbox home, when there is room; returns the pages."""

@@ -5,9 +5,10 @@ Rules come first: who is pinned, starting, busy or hot stays whatever it is wort
 of each process are weighed in two kinds: those of the learned *working set*, which the next wake
 will need, and the *rest*, of which a few come back.
 
-How much of a working set may leave is not a matter of price.  `latency_target` bounds what a wake
-may cost, so the hottest pages stay until bringing home the others takes no longer; nothing that is
-weighed here may break that bound.  A larger target lets more pages leave, never fewer.
+How much of a working set may leave is not a matter of price.  `latency_target` bounds how late a
+wake may be, so the hottest pages stay until bringing home the others takes no longer than that and
+the notice that it comes with; nothing that is weighed here may break that bound.  A larger target
+lets more pages leave, never fewer, and so does a longer notice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,6 +87,8 @@ class SandboxState:
     latency_target_s: float
     announced: bool
     """Whether its wakes come with a hint before, so that pages come home in batches."""
+    notice_s: float = 0.0
+    """How long before it goes on it says so: what comes home in this time delays nobody."""
     parts: tuple[Part, ...]
     pages_out: int
     pinned: bool
@@ -168,8 +171,9 @@ def consider(
             continue
         keep = 0
         if isfinite(target_s):
-            keep = keep_pages(part.working_set_pages, target_s, restore_s, out)
-        kinds = _kinds(sandbox, part, keep, prices, rules)
+            wake_s = target_s + sandbox.notice_s
+            keep = keep_pages(part.working_set_pages, wake_s, restore_s, out)
+        kinds = _kinds(sandbox, part, keep, out, prices, rules)
         paying = [group for group in kinds if group.worth.pays]
         # Booked even if it is left below for being little: what one process may have must not
         # depend on another's, or a larger target could let less leave.
@@ -191,7 +195,7 @@ def keep_pages(working_set_pages: int, wake_s: float, restore_s: float, pages_ou
 
     Args:
         working_set_pages: Resident.
-        wake_s: What the wake may cost.
+        wake_s: What the wake may take.
         restore_s: What one page takes to come home.
         pages_out: Pages of the set that are out already.
     """
@@ -217,6 +221,8 @@ def _sandbox_stays(sandbox: SandboxState) -> str:
     """Why all of a sandbox stays; empty if it may leave."""
     if sandbox.pinned:
         return "it is pinned"
+    if sandbox.phase == "resuming":
+        return "it is about to go on"
     return sandbox.left_alone or ("it is starting" if sandbox.phase == "starting" else "")
 
 
@@ -266,27 +272,33 @@ def _restore_s(announced: bool, costs: Costs) -> float:
 
 
 def _kinds(
-    sandbox: SandboxState, part: Part, keep: int, prices: Prices, rules: Rules
+    sandbox: SandboxState, part: Part, keep: int, out: int, prices: Prices, rules: Rules
 ) -> list[Group]:
-    """The kinds of pages that a process has, weighed."""
+    """The kinds of pages that a process has, weighed; `out` is what of the set is out already."""
     costs = rules.costs
     rest_s = _rest_s(sandbox, part, rules)
     chance = costs.return_chance_cold if part.temperature == "cold" else costs.return_chance_warm
     # What is done has no wake to come.
     wakes = float(sandbox.phase != "done")
+    restore_s = _restore_s(sandbox.announced, costs)
+    working = part.working_set_pages - keep
+    # Those that are home before it goes on delay nobody.
+    before = min(working, max(0, int(sandbox.notice_s / restore_s) - out))
     kinds = [
-        (False, part.rest_pages, chance * wakes, costs.restore_fault_s),
-        (True, part.working_set_pages - keep, wakes, _restore_s(sandbox.announced, costs)),
+        (False, part.rest_pages, chance * wakes, costs.restore_fault_s, costs.restore_fault_s),
+        (True, before, wakes, restore_s, 0.0),
+        (True, working - before, wakes, restore_s, restore_s),
     ]
     groups = []
-    for in_working_set, pages, return_chance, restore_s in kinds:
+    for in_working_set, pages, return_chance, work_s, delay_s in kinds:
         if pages > 0:
             kind = Pages(
                 ratio=part.ratio,
                 clean_share=part.clean_share,
                 rest_s=rest_s,
                 return_chance=return_chance,
-                restore_s=restore_s,
+                restore_s=work_s,
+                delay_s=delay_s,
                 costs=costs,
             )
             worth = weigh(kind, prices)

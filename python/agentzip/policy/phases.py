@@ -8,6 +8,8 @@ Where a sandbox is in its life, from what it says and from what can be seen.
                   waiting_model ──> waiting_user      waiting_tool ─┘
                    (too old for a model's answer)      (by hint only)
 
+        waiting_* ──> resuming ──> running     (resuming by hint only; back to waiting_model
+                                                if nothing comes of it)
         finishing, done: by hint; done as well when the last process is gone
 
 Waiting does not mean that nothing happens: an agent framework ticks at 1 to 8 % of a processor
@@ -25,7 +27,7 @@ from statistics import median_low
 from typing import Literal
 
 from agentzip.errors import InvalidSetting
-from agentzip.sandboxes import PHASES, WAITS
+from agentzip.sandboxes import AWAKE, PHASES, WAITS
 
 __all__ = [
     "Hint",
@@ -37,7 +39,9 @@ __all__ = [
     "advance",
     "apply_hint",
     "begin",
+    "counted_on_s",
     "expected_rest_s",
+    "notice_s",
     "quiet_processes",
 ]
 
@@ -74,6 +78,15 @@ model were seen to say better ..."""
 
 _USER_AFTER_S_RANGE = (10.0, 600.0)
 """... and else twice the longest of them, within these bounds."""
+
+_RESUMING_S = 30.0
+"""How long a sandbox may be about to go on if it was not said: longer than models write."""
+
+_NOTICES = 4
+"""Of the last wakes the one with the least notice says what to count on ..."""
+
+_NOTICE_SHARE = 0.5
+"""... and only with this share of it: sandboxes that resume together share the processors."""
 
 _HISTORY_MIN = 3
 """Waits for the model that must be known before their length is believed."""
@@ -223,9 +236,12 @@ def apply_hint(state: PhaseState, hint: Hint) -> PhaseState:
     """
     Go on with what the sandbox said.
 
-    A hint that names the phase it is in already, or says which kind of wait a seen one is, goes on
+    Only who waits can be about to go on: from anybody else `resuming` changes nothing.  A hint that
+    names the phase it is in already, or says which kind of wait a seen one is, goes on
     with that phase; its expected length counts from the hint.
     """
+    if hint.phase == "resuming" and state.phase not in (*WAITS, "resuming"):
+        return state
     at = max(hint.at, state.since)
     state = replace(state, processes=_told(state.processes, hint.phase, at))
     same = hint.phase == state.phase
@@ -253,7 +269,7 @@ def _told(
             )
             for pid, process in processes.items()
         }
-    if phase in ("starting", "running"):
+    if phase in AWAKE:
         return _awake(processes, at)
     return processes
 
@@ -283,6 +299,16 @@ def expected_rest_s(state: PhaseState, now: float) -> float:
     outlasted = max((duration for duration in durations if duration <= age), default=0.0)
     rests = [duration - age for duration in durations if duration > age]
     return median_low([*rests, age - outlasted])
+
+
+def notice_s(state: PhaseState) -> float:
+    """Seconds before a sandbox goes on that it can be counted on to say so; 0 if it does not."""
+    return counted_on_s(min(state.history.of("resuming")[-_NOTICES:], default=0.0))
+
+
+def counted_on_s(notice_s: float) -> float:
+    """Of a notice, what can be counted on."""
+    return _NOTICE_SHARE * notice_s
 
 
 def quiet_processes(state: PhaseState, now: float, after_s: float) -> set[int]:
@@ -339,8 +365,8 @@ def _advance_seen(state: PhaseState, *, back: bool) -> PhaseState:
     if state.phase == "done":
         revived = state.source == "seen" and back
         return _enter(state, "running", state.at, "seen") if revived else state
-    if state.phase in WAITS:
-        return _advance_wait(state)
+    if state.phase in WAITS or state.phase == "resuming":
+        return _advance_wait(state) if state.phase in WAITS else _advance_resuming(state)
     if state.busy_since is None:
         quiet_since = max(state.since, *state.quiet_since.values())
         patience = _EVIDENCE_S if state.source == "hint" else _SETTLE_S
@@ -365,6 +391,16 @@ def _advance_wait(state: PhaseState) -> PhaseState:
     return _enter(state, "running", busy_since, "seen")
 
 
+def _advance_resuming(state: PhaseState) -> PhaseState:
+    """It goes on as soon as it works; if it does not come to that, it waits after all."""
+    if state.busy_since is not None:
+        return _enter(state, "running", max(state.busy_since, state.since), "seen")
+    due_s = _RESUMING_S if state.expected_s is None else state.expected_s
+    if state.at - state.since > due_s + _EVIDENCE_S:
+        return _enter(state, "waiting_model", state.at, "seen")
+    return state
+
+
 def _user_after_s(history: WaitHistory) -> float:
     answers = history.of("waiting_model")
     if len(answers) < _HISTORY_MIN:
@@ -376,9 +412,11 @@ def _user_after_s(history: WaitHistory) -> float:
 def _enter(
     state: PhaseState, phase: str, since: float, source: Source, expected_s: float | None = None
 ) -> PhaseState:
-    """Begin a phase, and remember how long the one before took."""
+    """Begin a phase, and remember how long the one before took, and a wake without notice."""
     duration = since - state.since
     history = state.history.with_duration(state.phase, duration) if duration > 0 else state.history
+    if phase == "running" and state.phase in WAITS:
+        history = history.with_duration("resuming", 0.0)
     return replace(
         state, phase=phase, since=since, source=source, expected_s=expected_s, history=history
     )

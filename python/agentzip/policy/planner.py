@@ -199,11 +199,12 @@ def _page_out(chosen: Sequence[tuple[Group, int]], prices: Prices, rules: Rules)
     keep = part.working_set_pages - sum(count for kind, count in chosen if kind.in_working_set)
     gain, cost = totals(chosen, prices, rules)
     saved = sum(count * kind.worth.saved_bytes for kind, count in chosen)
+    notice = f"is said {sandbox.notice_s:.1f} s before and " if sandbox.notice_s else ""
     reason = (
         f"{format_bytes(pages * PAGE_BYTES)} at ratio {part.ratio:.1f} save {format_bytes(saved)} "
         f"for {group.rest_s:.1f} s at price {group.price:.2f}: {work(gain)} gained for "
         f"{work(cost)}; {keep} of {part.working_set_pages} pages of the working set stay, "
-        f"the wake may cost {sandbox.latency_target_s * 1000:.0f} ms"
+        f"the wake {notice}may cost {sandbox.latency_target_s * 1000:.0f} ms"
     )
     return PageOut(
         sandbox=sandbox.name,

@@ -154,7 +154,9 @@ class Pages:
     """How long they are expected to stay out."""
     return_chance: float
     restore_s: float
-    """What one page takes to come home."""
+    """What one page takes to come home ..."""
+    delay_s: float
+    """... and of it, what the sandbox waits for."""
     costs: Costs = field(default_factory=Costs)
 
 
@@ -177,14 +179,13 @@ def weigh(pages: Pages, prices: Prices) -> Worth:
     encoded = 1.0 - min(max(pages.clean_share, 0.0), 1.0)
     pool_bytes = encoded * PAGE_BYTES / max(pages.ratio, 1.0)
     saved_bytes = PAGE_BYTES - pool_bytes
-    return_s = pages.return_chance * pages.restore_s
     return Worth(
         saved_bytes=saved_bytes,
         pool_bytes=pool_bytes,
         gain=saved_bytes * max(pages.rest_s, 0.0) * prices.memory,
         encode_cost=(pages.costs.move_s + encoded * pages.costs.encode_s) * prices.processor,
-        restore_cost=return_s * prices.processor,
-        delay_cost=return_s * prices.delay,
+        restore_cost=pages.return_chance * pages.restore_s * prices.processor,
+        delay_cost=pages.return_chance * pages.delay_s * prices.delay,
     )
 
 

@@ -59,7 +59,8 @@ def hint(phase: str, expect: float | None = None) -> bool:
     Say in which phase this sandbox is.
 
     Args:
-        phase: starting, running, waiting_model, waiting_tool, waiting_user, finishing or done.
+        phase: starting, running, waiting_model, waiting_tool, waiting_user, resuming, finishing
+            or done.
         expect: Seconds that the phase is expected to last.
 
     Returns:

@@ -6,6 +6,7 @@ One simulated host, from its first sandbox to its last turn.
                      │        └──────────────────────── turn ─────────────────────────┤
                      └────────────────────────────────────────────────────────────────┘
 
+A wake that is known before the answer is there begins then, and the turn with the answer.
 Sandboxes are started one after the other, as many at once as there are cores; when all are up they
 take turns, as in `agentzip bench fanout`.
 """
@@ -67,6 +68,8 @@ class Play:
     turns: int
     think_s: float
     """Mean time that the model takes; lognormal."""
+    notice_s: float = 0.0
+    """Of it, how long before its end that is known."""
     seed: int
     storm_share: float = 0.0
     """Of the sandboxes, those that are woken at one moment in the middle."""
@@ -121,6 +124,10 @@ class _Sandbox:
     answered_at: float = 0.0
     began_at: float = 0.0
     in_storm: bool = False
+    answered: bool = True
+    """The answer is there, and not only known to come."""
+    home: bool = True
+    """What its turn needs is home."""
     faulted: int = 0
     """Pages that this turn brings home by faults."""
     job: Job | None = None
@@ -300,26 +307,42 @@ class _Host:
 
     # ── waits and turns ───────────────────────────────────────────────────────────────────────
     def _wait(self, sandbox: _Sandbox) -> None:
-        sandbox.waiting = True
+        sandbox.waiting, sandbox.answered = True, False
         self._schedule.idle(sandbox, self._now, self._play.think_s)
 
     def _think(self, sandbox: _Sandbox, seconds: float) -> None:
         sandbox.answer += 1
         number = sandbox.answer
+        notice_s = min(self._play.notice_s, seconds)
+        if notice_s:
+            self._after(seconds - notice_s, partial(self._resume, sandbox, number))
         self._after(seconds, partial(self._answer, sandbox, number))
+
+    def _resume(self, sandbox: _Sandbox, number: int) -> None:
+        """The model's answer begins to come."""
+        if number == sandbox.answer and sandbox.waiting:
+            self._schedule.resume(sandbox, self._now)
+            self._come_home(sandbox)
 
     def _answer(self, sandbox: _Sandbox, number: int) -> None:
         """The model's answer is there."""
         if number != sandbox.answer:
             return
-        self._active_at = self._now
-        sandbox.waiting = False
-        sandbox.answered_at = self._now
+        sandbox.answered, sandbox.answered_at = True, self._now
         if not sandbox.turn:
             sandbox.began_at = self._now
         self._schedule.wake(sandbox, self._now)
-        if self._mode == "none":
+        if sandbox.waiting:
+            self._come_home(sandbox)
+        elif sandbox.home:
             self._recall(sandbox)
+
+    def _come_home(self, sandbox: _Sandbox) -> None:
+        """Have what its turn needs brought home as soon as there is memory for it."""
+        self._active_at = self._now
+        sandbox.waiting = sandbox.home = False
+        if self._mode == "none":
+            self._is_home(sandbox)
             return
         needed = sum(sandbox.pages.needs())
         self._admission.ask(sandbox.name, needed, self._now, partial(self._admitted, sandbox))
@@ -328,7 +351,7 @@ class _Host:
 
     def _admitted(self, sandbox: _Sandbox) -> None:
         """There is memory for what its turn needs: it is taken now."""
-        waited_s = self._now - sandbox.answered_at
+        waited_s = self._now - sandbox.answered_at if sandbox.answered else 0.0
         self._run.memory_wait_s = max(self._run.memory_wait_s, waited_s)
         prefetched, sandbox.faulted = sandbox.pages.needs()
         sandbox.pages.come_home(prefetched, sandbox.faulted)
@@ -350,7 +373,12 @@ class _Host:
         self._coming_home -= 1
         self._schedule.woken(sandbox, self._now)
         self._next_home()
-        self._recall(sandbox)
+        self._is_home(sandbox)
+
+    def _is_home(self, sandbox: _Sandbox) -> None:
+        sandbox.home = True
+        if sandbox.answered:
+            self._recall(sandbox)
 
     def _recall(self, sandbox: _Sandbox) -> None:
         self._work(sandbox, "recall", self._recalled)

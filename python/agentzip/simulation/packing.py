@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from agentzip.errors import InvalidSetting
+from agentzip.policy.phases import counted_on_s
 from agentzip.policy.planner import Costs, keep_pages
 from agentzip.policy.prices import PAGE_BYTES
 from agentzip.simulation.figures import FleetFigures, HostFigures, host_figures
@@ -66,13 +67,14 @@ def net_bytes(profile: Profile, play: Play) -> float:
     target_s = profile.latency_target_s if play.latency_target_s is None else play.latency_target_s
     keep = 0
     if profile.mode == "full":
-        keep = keep_pages(profile.learned_pages, target_s, Costs().restore_batched_s)
+        wake_s = target_s + counted_on_s(play.notice_s)
+        keep = keep_pages(profile.learned_pages, wake_s, Costs().restore_batched_s)
     out = profile.movable_pages - keep
     books = out * profile.pool_page_bytes + profile.table_bytes
     later = profile.later
     turn_s = profile.home_fixed_s + later.recall_s.mean + later.tool_s.mean
     home = min(profile.learned_pages - keep + later.faulted_pages, out)
-    awake = turn_s / (turn_s + play.think_s)
+    awake = (turn_s + min(play.notice_s, play.think_s)) / (turn_s + play.think_s)
     return (profile.stay_pages + keep + awake * home) * PAGE_BYTES + books
 
 

@@ -335,6 +335,9 @@ class _Reading:
         if self._mode == "none":
             return 0.0, 0.0
         fixed_s = min(self._column(self._mode, "home_s", "first"))
+        if self._measured.number("plan.notice_s"):
+            # Most of it came home before the answer, unseen by any clock.
+            return fixed_s, Costs().restore_batched_s
         home_s = fmean(self._column(self._mode, "home_s", "later"))
         if not prefetched:
             return fixed_s, Costs().restore_batched_s

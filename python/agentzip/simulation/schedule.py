@@ -123,6 +123,10 @@ class AtOnce:
         self._queue.append(member)
         self._next()
 
+    def resume(self, member: Member, now: float) -> None:
+        """It is about to go on."""
+        self.wake(member, now)
+
     def wake(self, member: Member, _now: float) -> None:
         """It goes on."""
         if member in self._queue:
@@ -194,9 +198,16 @@ class Planned:
         self._hint(member, "waiting_model", now, expect_s)
         self._hurry(now)
 
+    def resume(self, member: Member, now: float) -> None:
+        """It says that it is about to go on."""
+        self._goes_on(member, "resuming", now)
+
     def wake(self, member: Member, now: float) -> None:
         """It says that it goes on."""
-        self._hint(member, "running", now, None)
+        self._goes_on(member, "running", now)
+
+    def _goes_on(self, member: Member, phase: str, now: float) -> None:
+        self._hint(member, phase, now, None)
         self._lives[member.name].announced = True
         if self._page_out is not None and self._page_out.member is member:
             self._page_out.interrupt()
@@ -300,7 +311,7 @@ class Planned:
             order = self._orders.popleft()
             member, life = self._members[order.sandbox], self._lives[order.sandbox]
             leaving = member.pages.leave(order.pages, order.keep_pages)
-            if PID in life.state.quiet_since and leaving.pages:
+            if life.may_leave(PID) and leaving.pages:
                 self._order = order
                 self._page_out = _PageOut(self._around, member, leaving, self._done)
                 return

@@ -72,6 +72,7 @@ def validate(small: Measured, real: Measured) -> Validation:
     play = Play(
         turns=int(real.number("plan.turns", 1)),
         think_s=real.number("plan.think_s"),
+        notice_s=real.number("plan.notice_s"),
         seed=int(real.number("plan.seed")),
         latency_target_s=real.latency_target_s,
     )

@@ -14,6 +14,7 @@ from agentzip.fleet.scopes import Rule, Scopes
 from agentzip.fleet.service import FleetService
 from agentzip.host import memory
 from agentzip.policy import breakers
+from agentzip.policy.temperature import Thresholds
 from agentzip.sandboxes import Fleet
 from agentzip.testing import FakeTarget
 from unit.fleet.fleet_stage import FleetStage, stage_of
@@ -88,6 +89,38 @@ def test_a_hint_that_ends_a_wait_brings_the_working_set_home(stage: _Stage) -> N
         stage.fleet.engine.targets[11].wakes,
         len([one for one in stage.service.sandboxes() if one.wake_p50_ms is not None]),
     )
+
+
+def test_who_is_about_to_go_on_comes_home_meanwhile_and_is_woken_once(stage: _Stage) -> None:
+    """The first word is answered at once, the second when the set is home; nothing leaves then."""
+    stage.out(learned=100)
+    life = stage.fleet.life()
+    stage.fleet.pass_time(300.0)
+    first = stage.service.hint("a", "resuming", 2.0)
+    stage.fleet.tick()
+    out_again = stage.fleet.calls("page_out")[1:]
+    stage.fleet.pass_time(2.0)
+    second = stage.service.hint("a", "running")
+
+    assert ("resuming", 0) == (first.phase, first.pages_in)
+    assert ("resuming", 100) == (second.former_phase, second.pages_in)
+    assert [] == out_again
+    assert (1, 1, True) == (
+        stage.fleet.engine.targets[11].wakes,
+        len(life.wakes_ms),
+        life.announced,
+    )
+    assert 0 < life.planned([11], stage.fleet.now, Thresholds()).notice_s <= 1.5
+    stage.service.close()
+
+
+def test_a_service_that_is_closed_wakes_nobody_beforehand(stage: _Stage) -> None:
+    """The daemon is about to stop, and brings everything home."""
+    stage.out(learned=100)
+    stage.service.close()
+
+    assert 0 == stage.service.hint("a", "resuming").pages_in
+    assert 0 == stage.service.hint("a", "running").pages_in
 
 
 def test_what_a_wake_taught_is_kept_as_the_template_at_the_next_page_out(stage: _Stage) -> None:

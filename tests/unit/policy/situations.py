@@ -97,6 +97,7 @@ def sandboxes_of(**fixed: st.SearchStrategy[object]) -> st.SearchStrategy[list[S
         "min_wait_s": st.just(0.0) | st.floats(0, 100),
         "left_alone": st.sampled_from(["", "", "", "ratio 1.2"]),
         "phase_age_s": seconds,
+        "notice_s": st.just(0.0) | st.floats(0, 2),
     }
     one = st.builds(SandboxState, **(fields | fixed))
     return st.lists(one, min_size=1, max_size=3, unique_by=lambda sandbox: sandbox.name)

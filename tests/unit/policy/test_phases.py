@@ -18,6 +18,7 @@ from agentzip.policy.phases import (
     apply_hint,
     begin,
     expected_rest_s,
+    notice_s,
     quiet_processes,
 )
 from agentzip.sandboxes import PHASES, WAITS
@@ -323,6 +324,49 @@ def test_the_rest_of_a_wait_follows_from_those_that_lasted_longer() -> None:
     assert 100.0 == rest(200.0, *[1.0] * 7, 300.0)
 
 
+def test_who_is_about_to_go_on_goes_on_as_soon_as_it_works() -> None:
+    """Being quiet until then is no contradiction, and work is no surprise."""
+    waiting = apply_hint(running(), Hint("waiting_model", 12.0, None))
+    resuming = apply_hint(follow(waiting, [IDLE] * 8), Hint("resuming", 20.0, None))
+
+    assert {} == resuming.quiet_since
+    later = follow(resuming, [IDLE] * 5)
+    assert ("resuming", "hint") == (later.phase, later.source)
+    assert "running" == follow(later, [BUSY]).phase
+
+
+def test_who_does_not_go_on_waits_after_all() -> None:
+    """Two seconds after it was to be, or half a minute if that was not said."""
+    waiting = apply_hint(running(), Hint("waiting_model", 12.0, None))
+
+    for expect_s, due_s in ((3.0, 5), (None, 32)):
+        resuming = apply_hint(waiting, Hint("resuming", 12.0, expect_s))
+        assert "resuming" == follow(resuming, [IDLE] * due_s).phase
+        assert "waiting_model" == follow(resuming, [IDLE] * (due_s + 1)).phase
+
+
+def test_only_who_waits_can_be_about_to_go_on() -> None:
+    """A word that comes late changes nothing."""
+    state = running()
+
+    assert state is apply_hint(state, Hint("resuming", 12.0, None))
+
+
+def test_half_of_the_least_of_the_last_four_notices_is_counted_on() -> None:
+    """A wake without notice counts as well, until four others came after it."""
+    state, at = running(), 20.0
+    counted = [notice_s(state)]
+    for notice in (2.0, 1.0, 0.0, 4.0, 5.0, 6.0, 7.0):
+        state = apply_hint(state, Hint("waiting_model", at, None))
+        if notice:
+            state = apply_hint(state, Hint("resuming", at + 10, None))
+        state = apply_hint(state, Hint("running", at + 10 + notice, None))
+        at += 20
+        counted.append(notice_s(state))
+
+    assert [0.0, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 2.0] == counted
+
+
 def test_only_the_last_durations_are_remembered() -> None:
     """An hour of turns; what an agent did yesterday says little."""
     history = WaitHistory()
@@ -352,6 +396,9 @@ def test_whatever_happens_the_state_holds_together(events: list[tuple[object, ..
         if len(event) == 2:
             phase, expect_s = event
             state = apply_hint(state, Hint(str(phase), now, expect_s))  # type: ignore[arg-type]
+            if phase == "resuming" and before.phase not in (*WAITS, "resuming"):
+                assert before is state
+                continue
             assert ("hint", phase) == (state.source, state.phase)
         else:
             step, processes, frozen = event
@@ -364,9 +411,9 @@ def test_whatever_happens_the_state_holds_together(events: list[tuple[object, ..
         assert 0 <= expected_rest_s(state, now + 5)
         assert all(since <= now for since in state.quiet_since.values())
         assert quiet_processes(state, now, 1.0) <= quiet_processes(state, now, 0.5)
-        for durations in state.history.durations.values():
+        for phase, durations in state.history.durations.items():
             assert len(durations) <= 32
-            assert all(duration > 0 for duration in durations)
+            assert all(duration > 0 or phase == "resuming" for duration in durations)
 
 
 @given(st.lists(st.floats(0.25, 3), min_size=1, max_size=30))

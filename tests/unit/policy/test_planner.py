@@ -105,6 +105,21 @@ def test_a_wake_without_a_word_before_keeps_more() -> None:
     assert 6_000 - int(0.02 / 15e-6) == unannounced.keep_pages
 
 
+def test_what_comes_home_before_it_is_needed_delays_nobody() -> None:
+    """A wake that is known in time lets all of a working set leave, and for a shorter wait."""
+    told = replace(SANDBOX, notice_s=0.5, expected_rest_s=4.0)
+
+    (out,) = decide(told).page_outs
+    assert (16_000, 0) == (out.pages, out.keep_pages)
+    assert "the wake is said 0.5 s before and may cost 20 ms" in out.reason
+    assert 6_000 == decide(replace(told, notice_s=0.0)).page_outs[0].keep_pages
+    # 12 ms of notice are 1500 pages; the next 2500 are late, and do not pay for that.
+    assert 4_500 == decide(replace(told, notice_s=0.012)).page_outs[0].keep_pages
+    # Those that are out already come first.
+    out_already = replace(told, notice_s=0.012, parts=(replace(PART, working_set_out=500),))
+    assert 5_000 == decide(out_already).page_outs[0].keep_pages
+
+
 def test_nothing_leaves_while_the_host_has_enough_but_what_ends() -> None:
     """Memory of a finished sandbox is needed by nobody."""
     assert "uses 38% of its memory, below 70% nothing leaves" in reason(SANDBOX, ENOUGH)
@@ -167,6 +182,7 @@ def test_a_pool_without_room_takes_nothing() -> None:
         (replace(SANDBOX, pinned=True), "it is pinned"),
         (replace(SANDBOX, left_alone="ratio 1.2 after 4000 pages"), "ratio 1.2 after 4000 pages"),
         (replace(SANDBOX, phase="starting"), "it is starting"),
+        (replace(SANDBOX, phase="resuming"), "it is about to go on"),
         (replace(SANDBOX, pages_out=5000, parts=(replace(PART, ratio=1.4),)), "ratio 1.4 after"),
         (replace(SANDBOX, phase="running"), "quiet for 5.0 s while others of"),
         (with_part(quiet_s=0.0), "it is busy"),
@@ -233,7 +249,7 @@ def test_every_plan_keeps_its_bounds(
         part = next(part for part in sandbox.parts if part.pid == out.pid)
         assert not sandbox.pinned
         assert not sandbox.left_alone
-        assert sandbox.phase != "starting"
+        assert sandbox.phase not in {"starting", "resuming"}
         assert part.quiet_s > 0
         assert part.temperature != "hot"
         assert 0 < out.pages <= part.rest_pages + part.working_set_pages - out.keep_pages
@@ -244,7 +260,8 @@ def test_every_plan_keeps_its_bounds(
         set_out[out.sandbox] += part.working_set_pages - out.keep_pages
     for name, pages in set_out.items():
         sandbox = by_name[name]
-        within = wake_cost_s(pages, sandbox.announced, RULES.costs) <= sandbox.latency_target_s
+        wake_s = sandbox.latency_target_s + sandbox.notice_s
+        within = wake_cost_s(pages, sandbox.announced, RULES.costs) <= wake_s
         assert within or pages == out_before[name] or sandbox.phase == "done"
     named = [(out.sandbox, out.pid) for out in made.page_outs]
     named += [(leave.sandbox, leave.pid) for leave in made.leaves]

@@ -2,7 +2,8 @@
 `full`: the real daemon, which finds the sandboxes by a cgroup pattern and hears hints.
 
 The bench plays the orchestrator: it says when a sandbox begins to wait for the model, with the
-mean think time as the expectation (it cannot know more), and when the answer is there.
+mean think time as the expectation (it cannot know more), when the answer begins to come, and when
+it is there.
 """
 
 import contextlib
@@ -126,6 +127,12 @@ class FullMode(Mode):
     def idle(self, member: Member) -> None:
         """Say that it waits, and for whom."""
         self._worker.give(member, self._say_waiting)
+
+    def resume(self, member: Member) -> bool:
+        """Say that it is about to go on."""
+        self._worker.drop(member)
+        self._hint(member, "resuming", None)
+        return False
 
     def wake(self, member: Member) -> None:
         """Say that it goes on; returns when its working set is home."""

@@ -190,8 +190,13 @@ class PrefetchMode(EncodeMode):
     name = "prefetch"
     prefetch = True
 
+    def resume(self, member: Member) -> bool:
+        """Announce the wake before anybody waits for it."""
+        self.wake(member)
+        return True
+
     def wake(self, member: Member) -> None:
-        """Announce the wake; returns when the learned set is home."""
+        """Announce the wake; returns when what is needed first is home."""
         self._announce(member, "wake")
 
     def habits(self, member: Member) -> Habits | None:

@@ -52,6 +52,11 @@ class _SwapMode(Mode):
         """Have it paged out."""
         self._worker.give(member, self._page_out)
 
+    def resume(self, member: Member) -> bool:
+        """Have it read in before it runs."""
+        self.wake(member)
+        return True
+
     def wake(self, member: Member) -> None:
         """Have it read in while it runs: the advice would hold it up for as long as it takes."""
         self._worker.give(member, lambda found: self._advise(found, zram.MADV_WILLNEED))

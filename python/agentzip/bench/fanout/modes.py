@@ -52,6 +52,14 @@ class Mode(Stoppable):
     def idle(self, member: Member) -> None:
         """A sandbox begins to wait for the model."""
 
+    def resume(self, _member: Member) -> bool:
+        """
+        The model's answer has begun to come; returns whether that is all that is to be said.
+
+        Else `wake` follows when the answer is there.
+        """
+        return False
+
     def wake(self, member: Member) -> None:
         """The model's answer is there; the sandbox goes on when this returns."""
 

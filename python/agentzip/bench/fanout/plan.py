@@ -59,6 +59,9 @@ class FanoutPlan:
     """`none` is run in any case: it is what all others are compared with."""
     think_s: float = 15.0
     """Mean time that the model takes to answer."""
+    notice_s: float = 1.0
+    """Of it, how long the answer is written before it is complete: whoever passes it on knows so
+    long before that the sandbox goes on.  A person gives no notice."""
     size_bytes: int = 0
     """RSS of a sandbox that has loaded its data; 0 is the workload's default."""
     seed: int = 1
@@ -100,6 +103,7 @@ class FanoutPlan:
         self._check("turns", self.turns, 1, 1000)
         self._check("rounds", self.rounds, 1, 20)
         self._check("think", self.think_s, 0.0, 3600.0)
+        self._check("notice", self.notice_s, 0.0, 3600.0)
         self._check("for", self.command_s, 1.0, 86_400.0)
         for name in self.names if self.size_bytes and not self.command else ():
             self._check_size(name)
@@ -170,6 +174,11 @@ class FanoutPlan:
         """
         factor = _PERSON_FACTOR if self.workload_of(instance).waits_for == "user" else 1.0
         return think.think_s(self.seed, factor * self.think_s, instance, turn)
+
+    def notice(self, instance: int, wait_s: float) -> float:
+        """Of a wait, the seconds before its end at which its end is known."""
+        told = self.workload_of(instance).waits_for == "model"
+        return min(self.notice_s, wait_s) if told else 0.0
 
     def offset(self, instance: int) -> float:
         """Seconds before a sandbox's first turn: sandboxes do not march in step."""

@@ -2,10 +2,11 @@
 Turns: the driver plays the model, or the person, for every sandbox at once, each from a thread of
 its own.
 
-    the model thinks ─► its answer is there ─► wake ─► recall ─► tool call ─► the model thinks ...
-                        └───────────── turn ──────────────────┘
-                        └────── wake time ──────┘
+    the model thinks ─► writes ─► its answer is there ─► wake ─► recall ─► tool call ─► thinks ...
+                                  └───────────── turn ──────────────────┘
+                                  └────── wake time ──────┘
 
+That it writes is known `notice_s` before the answer is complete: models stream.
 A sandbox that never rests is asked as often as others, and nobody says a word about it.  A command
 takes no turns: it is waited for.
 """
@@ -131,12 +132,16 @@ def _take_turns(stage: Stage, member: Member, into: Played) -> None:
     turns, workload = plan.turns_of(member.instance), plan.workload_of(member.instance)
     rests = bool(workload.waits_for)
     for number in range(turns):
-        if stage.halted.wait(think_s):
+        notice_s = plan.notice(member.instance, think_s)
+        if stage.halted.wait(think_s - notice_s):
             return
         _look(mode, member, into.asleep)
-        started = time.perf_counter()
         member.waiting = False
-        if rests:
+        told = bool(notice_s) and mode.resume(member)
+        if notice_s and stage.halted.wait(notice_s):
+            return
+        started = time.perf_counter()
+        if rests and not told:
             mode.wake(member)
         woken = time.perf_counter()
         turn = member.sandbox.turn(number, plan.choice(member.instance, number))
