@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from agentzip.bench.fanout.places import remove_tree
 from agentzip.fleet.registry import Registry
 from agentzip.fleet.scopes import Scopes
 from agentzip.host.cgroups import Cgroups, Group, hierarchies
@@ -29,30 +30,6 @@ def say(): print(threading.get_native_id(), flush=True); threading.Event().wait(
 threading.Thread(target=say, daemon=True).start()
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """An empty control group of our own."""
-    mounts = [found.mount for found in hierarchies() if found.version == 2]
-    if not mounts:
-        pytest.skip("this host has no unified hierarchy")
-    folder = Path(mounts[0]) / f"agent-sandbox-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"a control group cannot be made here: {error}")
-    yield folder
-    with suppress(OSError):
-        (folder / "cgroup.kill").write_text("1")
-    assert wait_until(lambda: _removed(folder), 10), "the control group stays"
-
-
-def _removed(top: Path) -> bool:
-    for folder, _, _ in os.walk(top, topdown=False):
-        with suppress(OSError):
-            os.rmdir(folder)
-    return not top.exists()
 
 
 @pytest.fixture
@@ -210,7 +187,7 @@ def test_the_older_hierarchy_is_read_anew_however_often(
         target.kill()
         target.wait()
         cgroups.close()
-        assert wait_until(lambda: _removed(folder), 10), "the control group stays"
+        assert remove_tree(folder, 10), "the control group stays"
 
 
 def test_a_process_in_a_new_group_is_there_at_the_next_look(

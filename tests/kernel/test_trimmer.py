@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from agentzip.config import Scope
 from agentzip.control import detach_all
 from agentzip.fleet import FleetRunner, FleetSettings
-from agentzip.host.cgroups import hierarchies
 from agentzip.sandbox import SOCKET_VARIABLE
 from agentzip.sandboxes import SandboxStatus
 from agentzip.selftest.conditions import wait_until
@@ -39,27 +37,6 @@ top = make()
 print("ready" if server else "idle", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """An empty control group of our own."""
-    mounts = [found.mount for found in hierarchies() if found.version == 2]
-    if not mounts:
-        pytest.skip("this host has no unified hierarchy")
-    folder = Path(mounts[0]) / f"agentzip-test-trim-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"a control group cannot be made here: {error}")
-    yield folder
-    assert wait_until(lambda: _removed(folder), 10), "the control group stays"
-
-
-def _removed(folder: Path) -> bool:
-    with suppress(OSError):
-        folder.rmdir()
-    return not folder.exists()
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
 /// How often to try again when no thread could be stopped in time: on a loaded host a running
 /// thread must first get a CPU to notice.
 const ATTEMPTS: usize = 4;
+/// How long a thread that is to make the worker may lack a CPU: longer than any busy host lets one
+/// wait, so it was frozen meanwhile.  No attempt begins after this time, either.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How many threads to try before giving up.
 const TRIES: usize = 8;
 /// Longest a worker's call may take.  Only calls that wait for an unread event come near it.
@@ -94,13 +97,18 @@ pub fn with_worker<T: Send>(
         let thread = std::thread::Builder::new().name("agentzip-write".to_owned());
         let failed = Error::os("starting a thread");
         thread.spawn_scoped(scope, || writer.run()).map_err(failed)?;
+        let began = Instant::now();
         let mut last = Error::Internal("no attempt was made".to_owned());
         for _ in 0..ATTEMPTS {
             // A thread of its own each time: only its end lets go of a tracee that would not stop.
             match on_own_thread(attempt) {
                 Ok(Some(value)) => return Ok(value),
                 Ok(None) => return Err(last),
-                Err(error @ Error::TargetBusy { .. }) if work.lock().is_some() => last = error,
+                Err(error @ Error::TargetBusy { .. })
+                    if work.lock().is_some() && began.elapsed() < PATIENCE =>
+                {
+                    last = error;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -196,9 +204,10 @@ fn borrow(
     let armed = home.calling(room.address(), call::CLONE, [CLONE_FLAGS, 0, 0, 0, 0, 0]);
     thread.set_registers(&armed).map_err(gone)?;
     points::pass("borrow.armed");
-    // From here on it only waits for a CPU, and must be waited for.
+    // From here on it only waits for a CPU, and must be waited for; or its control group has just
+    // been frozen.
     thread.step_call().map_err(gone)?;
-    match thread.wait_patiently() {
+    match wait_for_call(&thread, &home, pid)? {
         Stop::Call => {}
         stop @ (Stop::Signal(_) | Stop::Trap | Stop::Clone) => {
             // A signal was pending: the call was not made yet.  Its handler must find the
@@ -232,6 +241,27 @@ fn borrow(
             cause: io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0)),
         }),
     }
+}
+
+/// Wait until an armed thread makes its call, or send it home if it cannot for long.
+///
+/// Giving up is not enough: it would make the call when it is thawed.  The unified hierarchy's
+/// freezer lets a frozen tracee stop (kernel commit 76f969e8948d); the older one's does not, there
+/// the thaw is waited for.
+fn wait_for_call(thread: &Tracee, home: &Registers, pid: i32) -> Result<Stop> {
+    let gone = |_: io::Error| Error::TargetGone(pid);
+    let stop = thread.wait_gently(Instant::now() + PATIENCE);
+    if stop != Stop::Late {
+        return Ok(stop);
+    }
+    thread.interrupt().map_err(gone)?;
+    let stop = thread.wait_patiently();
+    if stop != Stop::Trap {
+        return Ok(stop);
+    }
+    thread.set_registers(home).and_then(|()| thread.release(0)).map_err(gone)?;
+    let why = "it was frozen while one of its threads was borrowed".to_owned();
+    Err(Error::TargetBusy { pid, why })
 }
 
 /// Stop a thread, or give up: until it stops it runs on undisturbed.

@@ -1,5 +1,5 @@
 //! Crash points: named places where this process can be made to die, as kill -9 would kill it, to
-//! panic, or to see the kernel refuse.
+//! panic, to be slow, or to see the kernel refuse.
 //!
 //! They exist for the crash tests and for `agentzip selftest`, which an operator runs on his own
 //! host, so they are always compiled in; an idle point costs one relaxed load.
@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::sys::foreign::kill_self;
 use crate::sys::userfaultfd::Install;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Every point, in the order of the protocol that it belongs to.
 pub const NAMES: &[&str] = &[
@@ -70,12 +71,17 @@ static PASSES_LEFT: AtomicI64 = AtomicI64::new(0);
 static ACTION: AtomicUsize = AtomicUsize::new(0);
 
 /// What an armed point does; the position is the value of `ACTION`.
-const ACTIONS: [&str; 4] = ["kill", "panic", "again", "no-memory"];
+const ACTIONS: [&str; 5] = ["kill", "panic", "pause", "again", "no-memory"];
+/// Those from here on are the kernel's.
+const FIRST_REFUSAL: usize = 3;
+/// Long enough for somebody else to do something meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Arm one point: `NAME`, `NAME:N` or `NAME:N:ACTION`.
 ///
 /// - `kill` (the default): die at the Nth pass;
 /// - `panic`: panic at each of the first N passes of a fault thread;
+/// - `pause`: stay for a second at the Nth pass;
 /// - `again`, `no-memory`: at each of the first N passes, as if the kernel had answered EAGAIN or
 ///   ENOMEM; only where a page is about to be installed.
 ///
@@ -98,7 +104,7 @@ pub fn arm(text: &str) -> Result<()> {
     let action = ACTIONS
         .iter()
         .position(|known| *known == action)
-        .filter(|action| matches!(ACTIONS[*action], "kill" | "panic") || name == REFUSABLE)
+        .filter(|action| *action < FIRST_REFUSAL || name == REFUSABLE)
         .ok_or_else(|| problem(format!("no such action at {name}: {action}")))?;
     PASSES_LEFT.store(count, Ordering::Relaxed);
     ACTION.store(action, Ordering::Relaxed);
@@ -128,6 +134,10 @@ fn act(name: &str) -> Option<Install> {
     let left = PASSES_LEFT.fetch_sub(1, Ordering::AcqRel);
     match action {
         "kill" if left == 1 => kill_self(),
+        "pause" if left == 1 => {
+            std::thread::sleep(PAUSE);
+            None
+        }
         "panic" if left > 0 => panic!("crash point {name}"),
         "again" if left > 0 => Some(Install::Changing),
         "no-memory" if left > 0 => Some(Install::NoMemory),

@@ -163,21 +163,26 @@ impl Tracee {
         }
     }
 
+    /// The same for a tracee that may be frozen before it gets a CPU: until a deadline, looking
+    /// often.
+    pub fn wait_gently(&self, deadline: Instant) -> Stop {
+        loop {
+            match self.look() {
+                Stop::Late if Instant::now() < deadline => std::thread::sleep(NAP),
+                stop => return stop,
+            }
+        }
+    }
+
     /// Wait for its next stop.
     ///
     /// Never blocks in the kernel: a tracee in an uninterruptible wait must not take us with it.
     pub fn wait(&self, deadline: Instant) -> Stop {
         let begin = Instant::now();
         loop {
-            let mut status = 0;
-            // SAFETY: waits for one thread id that this thread traces; status is ours.
-            let result =
-                unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL | libc::WNOHANG) };
-            if result == self.0 {
-                return decode(status);
-            }
-            if result < 0 {
-                return Stop::Ended;
+            let stop = self.look();
+            if stop != Stop::Late {
+                return stop;
             }
             let now = Instant::now();
             if now >= deadline {
@@ -188,6 +193,19 @@ impl Tracee {
             } else {
                 std::thread::sleep(NAP);
             }
+        }
+    }
+
+    /// Whether it has stopped, and why; `Late` if it has not.
+    fn look(&self) -> Stop {
+        let mut status = 0;
+        // SAFETY: waits for one thread id that this thread traces; status is ours.
+        let result =
+            unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        match result {
+            0 => Stop::Late,
+            thread if thread == self.0 => decode(status),
+            _ => Stop::Ended,
         }
     }
 }
