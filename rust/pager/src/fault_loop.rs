@@ -9,6 +9,7 @@
 //! once, when they arrive, and not as long as they wait.  A panic postpones the space it happened
 //! over; all others are served on.
 
+use crate::follow::Follower;
 use crate::points::FAULT_THREAD;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
@@ -77,6 +78,7 @@ struct Shift {
     /// Being looked at.
     current: Option<u64>,
     postponed: Vec<Postponed>,
+    follower: Follower,
 }
 
 impl Shift {
@@ -86,6 +88,7 @@ impl Shift {
             ready: Vec::with_capacity(EVENTS_PER_TURN * 2),
             current: None,
             postponed: Vec::with_capacity(EVENTS_PER_TURN),
+            follower: Follower::default(),
         }
     }
 
@@ -146,6 +149,7 @@ impl Shift {
         self.current = None;
         match answer {
             Answer::Done => {
+                self.follower.served(&space);
                 if let Some(place) = place {
                     self.postponed.swap_remove(place);
                     self.watch(shared, &space, epoll::EventFlags::IN);

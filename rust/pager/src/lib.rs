@@ -48,6 +48,8 @@ pub mod events;
 pub mod fault_loop;
 /// What this kernel allows.
 pub mod features;
+/// Fault threads where their programs run.
+pub mod follow;
 /// A target forked.
 pub mod fork;
 /// How many cases property tests run.
