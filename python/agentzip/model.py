@@ -91,7 +91,7 @@ class Settings:
             )
         self._check("fault_threads", self.fault_threads, 1, 16)
         self._check("chunk_pages", self.chunk_pages, 16, 2048)
-        self._check("stop_limit_us", self.stop_limit_us, 100, 1_000_000)
+        self._check("stop_limit_us", self.stop_limit_us, 1_000, 1_000_000)
         self._check("pool_bytes_max", self.pool_bytes_max, 2**20, 2**46)
         if self.level is not None and self.algorithm in _LEVELS:
             self._check("level", self.level, *_LEVELS[self.algorithm])

@@ -110,6 +110,7 @@ def test_every_thread_and_the_keeper_have_only_the_named_rights(stage: DaemonSta
         few = sum(1 << number for number in CAPABILITIES.values())
         rights = _rights(stage.daemon.pid, keeper)
 
+        assert 5 == len(CAPABILITIES)
         assert len(rights) > 5
         assert few == rights[f"/proc/{stage.daemon.pid}/task/{stage.daemon.pid}"]["CapEff"]
         assert [] == [

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,30 @@ from agentzip.selftest.targets import Target
 pytestmark = pytest.mark.timeout(110)
 
 MIB = 2**20
+
+_NOISE = """
+import ctypes, mmap, random, sys
+memory = mmap.mmap(-1, int(sys.argv[1]) * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+kept = [random.Random(number).randbytes(4096) for number in range(int(sys.argv[1]))]
+memory[:] = b"".join(kept)
+print("ready 0", flush=True)
+print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True)
+for line in sys.stdin:
+    wrong = sum(memory[at * 4096 : at * 4096 + 4096] != page for at, page in enumerate(kept))
+    print("bad" if wrong else "ok", wrong, flush=True)
+"""
+"""Holds pages that nothing shrinks, as many as it is told."""
+
+_NOISE_PAGES = 512
+_RECORD_BYTES = 17 * 256
+"""What the record of such a page takes in the file."""
+
+
+def _noise(stage: Stage) -> tuple[Target, list[tuple[int, int]]]:
+    """The target, and where its pages of noise are."""
+    target = stage.start(sys.executable, "-c", _NOISE, str(_NOISE_PAGES))
+    start = int(target.read_line(20, "start"))
+    return target, [(start, start + _NOISE_PAGES * 4096)]
 
 
 def _open(stage: Stage, path: Path, most: int = 64 * MIB) -> Pager:
@@ -98,19 +123,21 @@ def test_a_damaged_record_is_a_bus_error_with_its_reason(damage: str) -> None:
     with Stage() as stage:
         path = stage.folder / "swap"
         engine = _open(stage, path)
-        target = stage.memory(4)
-        _spilled(stage, engine, target)
-        size = path.stat().st_size
+        target, place = _noise(stage)
+        stage.attach(target, "always")
+        engine.page_out(target.pid, place)
+        assert _NOISE_PAGES == engine.spill(target.pid).pages_spilled
+        whole = path.read_bytes()
         if damage == "truncated":
             os.truncate(path, 100)
         elif damage == "tampered":
-            data = bytearray(path.read_bytes())
+            data = bytearray(whole)
             data[100::256] = bytes(byte ^ 1 for byte in data[100::256])
             path.write_bytes(bytes(data))
         else:
-            # Whole records in each other's places: each is genuine, none is where it belongs.
-            whole = path.read_bytes()
-            path.write_bytes(whole[size // 512 * 256 :] + whole[: size // 512 * 256])
+            # Equally long records in each other's places: each is genuine, none where it belongs.
+            tag, records = whole[:256], whole[256:].ljust(_NOISE_PAGES * _RECORD_BYTES, b"\0")
+            path.write_bytes(tag + records[_RECORD_BYTES:] + records[:_RECORD_BYTES])
 
         with pytest.raises(CheckFailed):
             target.command("verify", 20)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agentzip import model, pager
+from agentzip import errors, model, pager
 from agentzip.errors import (
     AgentZipError,
     AlreadyAttached,
@@ -77,6 +77,15 @@ def _refused(stage: Stage, pid: int, error: type[AgentZipError], start_time: int
     assert [] == stage.engine.spaces()
     assert caught.value.exit_code == error.exit_code
     return str(caught.value)
+
+
+def test_each_cause_has_an_exit_code_of_its_own() -> None:
+    """No two errors end the command line alike, and none as if nothing had happened."""
+    kinds = [getattr(errors, name) for name in errors.__all__ if name != "AgentZipError"]
+    codes = [kind.exit_code for kind in kinds]
+
+    assert sorted(set(codes)) == sorted(codes)
+    assert 0 not in codes
 
 
 def test_a_pid_without_a_process_is_refused(stage: Stage) -> None:

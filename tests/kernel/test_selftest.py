@@ -4,6 +4,8 @@ Every check of `agentzip selftest`, each as a test of its own name; some with a 
 The whole suites with every tier take long: `agentzip selftest --tier` is for operators.
 """
 
+import re
+
 import pytest
 
 from agentzip.selftest import Check, all_checks, find, run_one
@@ -53,13 +55,16 @@ def test_check(found: Check) -> None:
 @pytest.mark.parametrize("name", _FORCED)
 def test_check_in_a_tier(name: str, tier: str) -> None:
     """The same when all that is paged out is brought into a tier before it may come back."""
-    _run(find(name), tier)
+    detail = _run(find(name), tier)
+
+    assert re.search(rf"[1-9]\d* pages brought into {tier}", detail), detail
 
 
-def _run(found: Check, tier: str | None) -> None:
+def _run(found: Check, tier: str | None) -> str:
     result = run_one(found, tier=tier)
 
     if result.skipped_reason:
         pytest.skip(result.skipped_reason)
     assert result.passed, result.detail
     print(result.detail)
+    return result.detail

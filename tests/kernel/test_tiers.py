@@ -4,12 +4,14 @@ Every tier on real processes: what was made smaller comes back bit for bit, and 
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agentzip.errors import InvalidSetting
 from agentzip.pager import Pager
+from agentzip.selftest.conditions import wait_until
 from agentzip.selftest.exact_languages import start_heap
 from agentzip.selftest.stage import Stage
 from agentzip.selftest.targets import Target
@@ -192,21 +194,38 @@ def test_a_pool_full_of_holes_shrinks() -> None:
 
 
 def test_a_pass_gives_way_to_a_fault_and_goes_on_later() -> None:
-    """Whoever wakes is served first; what was made smaller stays so."""
+    """It looks up every 32 pages; whoever woke is served first, and what was done stays done."""
     with Stage() as stage:
         engine = stage.open(algorithm="zstd")
         target = _python(stage, 6)
         stage.attach(target, "always")
         stage.page_out(target)
-        first = engine.recode(target.pid, tier="cold", budget_us=20_000)
-        assert not first.done
-        assert first.pages_seen > 0
-        target.verify()
-        stage.page_out(target)
+        # At this level a page takes longer than all that comes before the first look.
+        budget_us = 100
+        while not (
+            look := engine.recode(target.pid, tier="frozen", budget_us=budget_us)
+        ).pages_seen:
+            budget_us *= 2
+        assert look.pages_seen <= 32
+        assert (False, False) == (look.done, look.preempted)
+        before = _recoded(engine, target)
+        with ThreadPoolExecutor(1) as background:
+            passing = background.submit(engine.recode, target.pid, tier="frozen")
+            assert wait_until(lambda: _recoded(engine, target) > before, 20)
+            target.verify()
+            report = passing.result(20)
 
+        assert (False, True) == (report.done, report.preempted)
+        stage.page_out(target)
         while not engine.recode(target.pid, tier="cold").done:
             pass
         stage.settle()
+
+
+def _recoded(engine: Pager, target: Target) -> int:
+    """Stored pages that a pass has made smaller so far."""
+    rows = engine.census(target.pid)
+    return sum(row.pages for row in rows if row.codec in {"cold", "delta"})
 
 
 def test_a_freed_slot_is_wiped() -> None:

@@ -2,6 +2,7 @@
 What there is of ours in a target: one empty mapping while it is attached, nothing afterwards.
 """
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -62,9 +63,29 @@ def _status(pid: int) -> list[str]:
     return [victim, *(line for line in lines if line.startswith(_STATUS))]
 
 
+def _code(pid: int) -> dict[str, str]:
+    """What every executable mapping holds: the springboard is gone as soon as it was used."""
+    found = {}
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in _maps(pid).decode().splitlines():
+            place, protection = line.split()[:2]
+            if "x" in protection and not line.endswith("[vsyscall]"):
+                start, end = (int(part, 16) for part in place.split("-"))
+                data = os.pread(memory.fileno(), end - start, start)
+                found[place] = hashlib.sha256(data).hexdigest()
+    return found
+
+
 def _sysctls() -> dict[str, bytes]:
     paths = [Path("/proc/sys") / name for name in _SYSCTLS]
     return {str(path): path.read_bytes() for path in paths if path.exists()}
+
+
+_Seen = tuple[bytes, list[tuple[str, str]], list[str], dict[str, str], dict[str, bytes]]
+
+
+def _seen(pid: int) -> _Seen:
+    return _maps(pid), _descriptors(pid), _status(pid), _code(pid), _sysctls()
 
 
 def _covered(maps: bytes) -> set[tuple[int, int, bytes]]:
@@ -86,15 +107,15 @@ def _covered(maps: bytes) -> set[tuple[int, int, bytes]]:
 def test_an_attached_target_holds_no_descriptor_and_a_detached_one_is_as_before(
     language: str,
 ) -> None:
-    """Same descriptors, and one mapping more; afterwards the maps agree byte by byte."""
+    """Same descriptors and code, and one mapping more; afterwards the maps agree byte by byte."""
     with Stage() as stage:
         target = stage.memory(8) if language == "c" else start_heap(stage)
-        before = _maps(target.pid), _descriptors(target.pid), _status(target.pid), _sysctls()
+        before = _seen(target.pid)
         for _ in range(3):
             stage.attach(target, "always")
-            attached = _maps(target.pid), _descriptors(target.pid), _status(target.pid), _sysctls()
+            attached = _seen(target.pid)
             stage.page_out(target)
-            out = _maps(target.pid), _descriptors(target.pid), _status(target.pid), _sysctls()
+            out = _seen(target.pid)
             assert stage.bytes_out(target) > 0
             assert stage.detach(target).complete
             stage.forget(target)
@@ -106,9 +127,7 @@ def test_an_attached_target_holds_no_descriptor_and_a_detached_one_is_as_before(
             # Pages pass through it on their way out: its own memory, and no file or device.
             assert b"rw-p 00:00 0" == staging.strip()
             assert before[1:] == attached[1:] == out[1:]
-            assert before == (
-                *(_maps(target.pid), _descriptors(target.pid), _status(target.pid), _sysctls()),
-            )
+            assert before == _seen(target.pid)
         assert_free(target.pid)
         target.verify()
 

@@ -22,6 +22,7 @@ PROGRAMS = {
     "memory": ["memory.c"],
     "stress": ["stress.c"],
     "eintr": ["eintr.c"],
+    "timed": ["timed.c"],
     "seccomp_wrap": ["seccomp_wrap.c"],
     "events": [
         *("events.c", "events_map.c", "events_fork.c", "events_io.c", "events_special.c"),

@@ -12,6 +12,7 @@ import time
 from agentzip.pager import crash_points
 from agentzip.selftest.crowd import Crowd, crowd_of
 from agentzip.selftest.exact_memory import expect
+from agentzip.selftest.host_process import HostProcess
 from agentzip.selftest.registry import check
 from agentzip.selftest.stage import Stage
 from agentzip.selftest.targets import Target
@@ -25,6 +26,21 @@ _SPILLED_PAGES = 400
 
 _STEP_SECONDS = 1.5
 """How long the load runs in the hope of reaching a named step; then the daemon is killed anyway."""
+
+_DEATH_SECONDS = 20.0
+"""How long a daemon may take to die at a step that is on its way."""
+
+_EVENT_STEPS = (
+    *("event.read", "event.ordered", "event.turn_noted", "event.begun"),
+    *("event.applied", "event.cleared"),
+)
+_CHANGES = {
+    "dontneed": _EVENT_STEPS,
+    "munmap-mmap": _EVENT_STEPS,
+    "mremap-fixed": (*_EVENT_STEPS, "event.remap_moved"),
+    "fork": (*_EVENT_STEPS, "fork.read", "fork.table_made", "fork.published"),
+}
+"""What a program does (`events.OPERATIONS`), and the steps that the daemon takes over it."""
 
 _TRIES = 3
 """Lives given to a named step; a step that is not reached in any of them is a failure."""
@@ -124,3 +140,33 @@ def _kept(crowd: Crowd, target: Target) -> dict[str, int]:
     """Pages of a target by codec, and what they need; nothing that the busy others change."""
     pages: dict[str, int] = crowd.daemon.do("census", pid=target.pid)
     return {**pages, "uses": max(crowd.daemon.do("dictionaries").values(), default=0)}
+
+
+@check("crash/events", 240)
+def events(stage: Stage) -> None:
+    """What the daemon has read of a change of the address space takes effect in the next one."""
+    for change, steps in _CHANGES.items():
+        for step in steps:
+            _die_over(stage, change, step)
+
+
+def _die_over(stage: Stage, change: str, step: str) -> None:
+    """The program changes pages that are out, and the daemon dies at a step of taking that in."""
+    target = stage.start(stage.program("events"), "--dir", str(stage.folder), change)
+    with HostProcess(stage.run_dir, step) as daemon:
+        expect(daemon.ready(), f"{step} was passed too early")
+        daemon.do("attach", pid=target.pid)
+        daemon.do("page_out", pid=target.pid)
+        target.send(change)
+        expect(daemon.dies_within(_DEATH_SECONDS), f"{change}: {step} was not reached")
+    with HostProcess(stage.run_dir) as daemon:
+        expect(daemon.ready(), "the daemon died while it took over")
+        expect({target.pid} == daemon.adopted, f"not taken over: {daemon.adopted}")
+        answer = target.read_line(after=change)
+        expect(answer.startswith("ok"), f"{change} after {step}: {answer}")
+        daemon.do("page_out", pid=target.pid)
+        target.verify()
+        expect(daemon.do("detach", pid=target.pid)["complete"], "not detached")
+        daemon.do("close")
+    target.verify()
+    target.stop()

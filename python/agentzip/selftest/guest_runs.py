@@ -31,7 +31,7 @@ from agentzip.errors import (
 )
 from agentzip.host import processes
 from agentzip.pager import Pager
-from agentzip.selftest.conditions import describe_threads
+from agentzip.selftest.conditions import describe_threads, wait_until
 from agentzip.selftest.registry import CheckFailed
 
 __all__ = ["Ending", "PageOuts", "interpreter", "run_paged", "run_plainly"]
@@ -40,6 +40,9 @@ _PAUSE_SECONDS = (0.05, 0.2)
 """Everything is paged out this often: long enough to compute, too short to come home whole."""
 
 _POLL_SECONDS = 0.02
+
+_REST_SECONDS = 6.0
+"""How long what a program leaves behind may live: CPython's test_subprocess leaves a `sleep 3`."""
 
 _EXPECTED = (
     AlreadyAttached,
@@ -176,6 +179,8 @@ def run_paged(
             run.expect_within(seconds_max)
             _take_all(engine, run.pid, done)
             _wait(run, dice.uniform(*_PAUSE_SECONDS))
+        # What it left running ends by itself, or the common end of the check says that it did not.
+        wait_until(lambda: not engine.spaces(), _REST_SECONDS)
         return run.ending(), done
 
 

@@ -63,16 +63,26 @@ The last two are ours: they start the suite's common tests of multiprocessing, f
 distributions leave out the modules; those of `forkserver` hang here when left alone.
 """
 
+_LEFT_OUT = {"test_socket": ("*VSOCK*",)}
+"""
+Module -> patterns of tests in it that hang on some hosts when left alone.
+
+VSOCK: a virtual machine connects to its own address, which not every hypervisor brings back to it.
+"""
+
 _OWN_MODULES = SOURCES / "cpython"
 
 TIMING: dict[str, str] = {}
 """Test -> what it assumes about time, which a program whose pages are away may not keep."""
 
 _SECONDS_MAX = 600.0
-"""One module, once; the longest of them takes a minute when left alone."""
+"""One module, once; the longest of them takes a minute when left alone on a quiet machine."""
 
-_HANG_SECONDS = 240
-"""A single test that takes longer prints where its threads are, and its run ends."""
+_HANG_SECONDS = 570
+"""A module that takes longer prints where its threads are, and its run ends."""
+
+_PAGED_RUNS_MAX = 3
+"""So often is a module run until something was paged out: some take half a second."""
 
 _EXCERPT_CHARACTERS = 3000
 
@@ -134,7 +144,12 @@ def _compare(
     """Run a program twice and compare; both functions are told the name of the run."""
     plain = run_plainly(arguments("plain"), stage.folder, _SECONDS_MAX)
     seed = zlib.crc32(name.encode())
-    paged, done = run_paged(stage.engine, arguments("paged"), stage.folder, _SECONDS_MAX, seed)
+    for attempt in range(_PAGED_RUNS_MAX):
+        paged, done = run_paged(
+            *(stage.engine, arguments("paged"), stage.folder, _SECONDS_MAX), seed + attempt
+        )
+        if done.pages_moved:
+            break
     expected, actual = read("plain", plain), read("paged", paged)
     unexplained, explained = differences(expected, actual)
     tests = sum(expected.values()) - 1
@@ -162,6 +177,7 @@ def _python_module(module: str, stage: Stage) -> None:
             *(interpreter(), "-m", "test", "--timeout", str(_HANG_SECONDS)),
             *("--junit-xml", str(report(run)), "--tempdir", str(stage.folder)),
             *(("--testdir", str(_OWN_MODULES)) if own else ()),
+            *(word for pattern in _LEFT_OUT.get(module, ()) for word in ("--ignore", pattern)),
             module,
         ]
 

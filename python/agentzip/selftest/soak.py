@@ -23,19 +23,23 @@ _REGIONS_MIN = 10_000
 _MANY_TIMES = 8
 """So many times as many operations: a page out of so many mappings takes seconds."""
 
+_PAGE_OUTS_MIN = 3
 
-def _seconds_max() -> float:
-    return 120 + _SECONDS_EACH * wanted("ops")
+_LIFE_SECONDS = 120
+_REGIONS_SECONDS = 360
+"""What a run takes whatever the number of operations: start, least page outs, end."""
 
 
-@check("soak/life", 150, each=("ops", _SECONDS_EACH))
+@check("soak/life", _LIFE_SECONDS + 30, each=("ops", _SECONDS_EACH))
 def soak(stage: Stage) -> None:
     """Threads move and change mappings, fork, start programs and threads, signal, wait, use THP."""
     options = ("--forks", "on", "--moves", "on", "--life", "on")
-    run_stress(stage, wanted("ops"), 16, *options, seconds_max=_seconds_max())
+    operations = wanted("ops")
+    seconds_max = _LIFE_SECONDS + _SECONDS_EACH * operations
+    run_stress(stage, operations, 16, *options, seconds_max=seconds_max)
 
 
-@check("soak/many-regions", 400, each=("ops", _MANY_TIMES * _SECONDS_EACH))
+@check("soak/many-regions", _REGIONS_SECONDS + 40, each=("ops", _MANY_TIMES * _SECONDS_EACH))
 def soak_of_many_regions(stage: Stage) -> None:
     """A process with almost as many mappings as the kernel allows is served like any other."""
     regions_max = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -45,7 +49,8 @@ def soak_of_many_regions(stage: Stage) -> None:
         raise CheckSkipped(f"vm.max_map_count is {regions_max}")
     options = ("--life", "on", "--regions", str(lone))
     operations = _MANY_TIMES * wanted("ops")
+    seconds_max = _REGIONS_SECONDS + _SECONDS_EACH * operations
     run_stress(
-        stage, operations, 17, *options, seconds_max=_MANY_TIMES * _seconds_max(), page_outs_min=1
+        *(stage, operations, 17, *options), seconds_max=seconds_max, page_outs_min=_PAGE_OUTS_MIN
     )
     stage.note(f"{2 * lone} of {regions_max} mappings")

@@ -27,7 +27,7 @@ from agentzip.selftest.conditions import (
 )
 from agentzip.selftest.registry import CheckFailed
 from agentzip.selftest.targets import Target
-from agentzip.selftest.tiers import DISK_BYTES_MAX, expect_nothing_kept, forced
+from agentzip.selftest.tiers import DISK_BYTES_MAX, brought, expect_nothing_kept, forced
 
 __all__ = ["Changes", "Stage"]
 
@@ -221,6 +221,8 @@ class Stage(Stoppable):
             raise CheckFailed(f"left in the pool: {stats.pool_slots} slots, spaces {spaces}")
         if engine.stats().pages_lost:
             raise CheckFailed(f"pages lost: {engine.stats().pages_lost}; {engine.losses()}")
+        if self.tier:
+            self.note(f"{brought(engine)} pages brought into {self.tier}")
         expect_nothing_kept(engine)
         keeper = engine.stats().keeper_pid
         engine.close()

@@ -17,7 +17,7 @@ from agentzip.pager import Pager
 from agentzip.selftest.conditions import wait_until
 from agentzip.selftest.registry import TIERS, CheckFailed
 
-__all__ = ["DISK_BYTES_MAX", "expect_nothing_kept", "forced", "give_up", "kept"]
+__all__ = ["DISK_BYTES_MAX", "brought", "expect_nothing_kept", "forced", "give_up", "kept"]
 
 DISK_BYTES_MAX = 2**30
 """Most bytes of a check's swap file."""
@@ -55,10 +55,16 @@ def forced(engine: Pager, tier: str) -> Pager:
     return cast("Pager", _Forced(engine, tier))
 
 
+def brought(engine: Pager) -> int:
+    """Pages that an engine of `forced` has brought into its tier so far."""
+    return cast("_Forced", engine).brought
+
+
 class _Forced:
     """What differs from the engine behind it; all else is asked of that one."""
 
     def __init__(self, engine: Pager, tier: str) -> None:
+        self.brought = 0
         self._engine = engine
         self._tier = tier
         self._lock = threading.Lock()
@@ -93,9 +99,10 @@ class _Forced:
 
     def _press(self, pid: int) -> None:
         if self._tier == "disk":
-            stopped = self._engine.spill(pid).stopped
-            if stopped:
-                raise CheckFailed(f"a spill ended early: {stopped}")
+            spilled = self._engine.spill(pid)
+            self.brought += spilled.pages_spilled
+            if spilled.stopped:
+                raise CheckFailed(f"a spill ended early: {spilled.stopped}")
             return
         dictionary, peer = self._dictionary(pid), self._peer(pid)
         deadline = time.monotonic() + _PASS_SECONDS[self._tier]
@@ -108,6 +115,7 @@ class _Forced:
                 peer=peer,
                 budget_us=round(left * 1e6) + 1,
             )
+            self.brought += report.pages_recoded
             preempted += report.preempted
             if report.done:
                 return

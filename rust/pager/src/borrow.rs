@@ -14,6 +14,7 @@
 
 use crate::code_room::CodeRoom;
 use crate::error::{Error, Result};
+use crate::interrupted::{self, Limit};
 use crate::points;
 use crate::sys::arch::{self, Registers, call};
 use crate::sys::foreign::{self, ForeignMemory};
@@ -35,6 +36,9 @@ const ATTEMPTS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How many threads to try before giving up.
 const TRIES: usize = 8;
+/// How long to wait for a thread that was told to stop and is not wanted any more: it stops as soon
+/// as it has a CPU, unless it is in an uninterruptible wait, which no call that sees EINTR is.
+const LATE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest a worker's call may take.  Only calls that wait for an unread event come near it.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -146,7 +150,8 @@ fn make_worker<'a>(
             if !target.is_same() {
                 return Err(Error::TargetGone(pid));
             }
-            let borrowed = borrow(target, candidate, writer, room, limits);
+            let limit = candidate.interruptible.and_then(|call| Limit::of(call, memory));
+            let borrowed = borrow(target, (candidate, limit), writer, room, limits);
             foreign::lower_priority();
             match borrowed {
                 Ok(Attempt::Made(made)) => {
@@ -175,7 +180,7 @@ fn make_worker<'a>(
 /// Stop one thread, let it make the worker, put it back.
 fn borrow(
     target: &Target,
-    candidate: Candidate,
+    (candidate, limit): (Candidate, Option<Limit>),
     writer: &Writer<'_>,
     room: &CodeRoom,
     limits: Limits,
@@ -186,18 +191,17 @@ fn borrow(
         .map_err(|cause| seize_error(pid, cause))?;
     points::pass("borrow.seized");
     let begin = Instant::now();
-    stop_thread(&thread, pid, begin, limits)?;
+    stop_thread(&thread, pid, begin, limits, limit)?;
     // It waits for us now: we must not lose our CPU.
     foreign::raise_priority(None);
-    let mut home = thread.registers().map_err(|cause| match cause.kind() {
+    let home = home_of(&thread, limit).map_err(|cause| match cause.kind() {
         ErrorKind::InvalidData => {
             Error::WrongArchitecture { pid, found: "32-bit registers".to_owned() }
         }
         _ => Error::TargetGone(pid),
     })?;
-    home.undo_interruption();
     if let Err(error) = write_springboard(writer, room, &home, pid, begin, limits) {
-        // Put back what undo_interruption mended, and thaw first: what follows may take its time.
+        // Thaw first: what follows may take its time.
         let _ = thread.set_registers(&home).and_then(|()| thread.release(0));
         return Err(error);
     }
@@ -264,21 +268,64 @@ fn wait_for_call(thread: &Tracee, home: &Registers, pid: i32) -> Result<Stop> {
     Err(Error::TargetBusy { pid, why })
 }
 
+/// Registers of a stopped thread, with which it goes on as if nothing had been.
+fn home_of(thread: &Tracee, limit: Option<Limit>) -> io::Result<Registers> {
+    let mut home = thread.registers()?;
+    interrupted::undo(&mut home, limit);
+    Ok(home)
+}
+
+/// Let a thread that is about to take a signal take it.
+fn pass_on(thread: &Tracee, limit: Option<Limit>, signal: i32) -> io::Result<()> {
+    if let Ok(home) = home_of(thread, limit) {
+        thread.set_registers(&home)?;
+    }
+    thread.resume(signal)
+}
+
 /// Stop a thread, or give up: until it stops it runs on undisturbed.
-fn stop_thread(thread: &Tracee, pid: i32, begin: Instant, limits: Limits) -> Result<()> {
+fn stop_thread(
+    thread: &Tracee,
+    pid: i32,
+    begin: Instant,
+    limits: Limits,
+    limit: Option<Limit>,
+) -> Result<()> {
     let gone = |_: io::Error| Error::TargetGone(pid);
     thread.interrupt().map_err(gone)?;
     loop {
         match thread.wait(begin + limits.stop) {
             Stop::Trap => return Ok(()),
-            Stop::Signal(signal) => thread.resume(signal).map_err(gone)?,
+            Stop::Signal(signal) => pass_on(thread, limit, signal).map_err(gone)?,
             Stop::Call | Stop::Clone => thread.resume(0).map_err(gone)?,
             Stop::Ended => return Err(Error::TargetGone(pid)),
             Stop::Late => {
-                let limit = limits.stop.as_millis();
-                let why = format!("stopping a thread took over {limit} ms");
+                let_go(thread, limit);
+                let why = format!("stopping a thread took over {} ms", limits.stop.as_millis());
                 return Err(Error::TargetBusy { pid, why });
             }
+        }
+    }
+}
+
+/// Let go of a thread that did not stop in time.  It was told to: its call may be about to return
+/// EINTR, which only we can undo, so it is waited for.  It runs on meanwhile.
+fn let_go(thread: &Tracee, limit: Option<Limit>) {
+    let deadline = Instant::now() + LATE_LIMIT;
+    loop {
+        let resumed = match thread.wait(deadline) {
+            Stop::Trap => {
+                let home = home_of(thread, limit);
+                let _ = home.and_then(|home| thread.set_registers(&home));
+                let _ = thread.release(0);
+                return;
+            }
+            Stop::Signal(signal) => pass_on(thread, limit, signal),
+            Stop::Call | Stop::Clone => thread.resume(0),
+            Stop::Ended | Stop::Late => return,
+        };
+        if resumed.is_err() {
+            return;
         }
     }
 }
@@ -337,6 +384,7 @@ fn settle_worker(worker: &Tracee) -> io::Result<()> {
 fn send_home(thread: &Tracee, home: &Registers) -> io::Result<()> {
     thread.interrupt()?;
     thread.resume(0)?;
+    points::pass("borrow.homeward");
     loop {
         let signal = match thread.wait_patiently() {
             Stop::Trap => 0,

@@ -2,8 +2,8 @@
 //!
 //! The address of the keeper is `RUN_DIR/keeper.sock`.  A new keeper binds a temporary name and is
 //! renamed over the old one only when it holds everything; an orphaned keeper that finds somebody
-//! else at its address ends itself.  So at each moment exactly one keeper that holds everything can
-//! be found there, whoever is killed.
+//! else at its address, or no target alive, ends itself.  So at each moment exactly one keeper that
+//! holds everything can be found there, whoever is killed, as long as there is anything to hold.
 
 use crate::error::{Error, Result};
 use crate::sys::descriptors;
@@ -13,6 +13,7 @@ use rustix::net::{
 };
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -111,6 +112,15 @@ impl Keeper {
 #[derive(Debug)]
 pub struct Predecessor(OwnedFd);
 
+/// Answer of a keeper.
+enum Answer {
+    Estate(Inheritance),
+    /// Its engine is alive.
+    Busy,
+    /// It ended before it began to answer: it had nothing to keep, or another took its place.
+    Ended,
+}
+
 /// Ask whatever keeper is at the address for all it holds; `None` if nobody is.
 ///
 /// # Errors
@@ -127,43 +137,56 @@ pub fn inherit(run_dir: &Path) -> Result<Option<(Predecessor, Inheritance)>> {
             // No socket, or one that a dead keeper left: nobody holds anything.
             return Ok(None);
         }
-        let failed = Error::os("asking the keeper");
-        descriptors::send(socket.as_fd(), &[TAKE], &[]).map_err(failed)?;
-        match receive_all(&socket)? {
-            Some(inheritance) => return Ok(Some((Predecessor(socket), inheritance))),
-            None if Instant::now() >= deadline => {
+        if !descriptors::is_own_user(socket.as_fd()) {
+            return Err(Error::NotPermitted {
+                what: "taking over from the keeper of another user".to_owned(),
+                cause: ErrorKind::PermissionDenied.into(),
+            });
+        }
+        match ask(&socket)? {
+            Answer::Estate(inheritance) => return Ok(Some((Predecessor(socket), inheritance))),
+            Answer::Busy if Instant::now() >= deadline => {
                 return Err(Error::AlreadyRunning(run_dir.display().to_string()));
             }
-            None => std::thread::sleep(Duration::from_millis(10)),
+            Answer::Ended if Instant::now() >= deadline => {
+                return Err(cut_short("asking the keeper"));
+            }
+            Answer::Busy | Answer::Ended => std::thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
-/// `None`: the keeper says that its engine is alive.
-fn receive_all(socket: &OwnedFd) -> Result<Option<Inheritance>> {
+fn cut_short(what: &'static str) -> Error {
+    Error::Os { what, cause: ErrorKind::UnexpectedEof.into() }
+}
+
+fn ask(socket: &OwnedFd) -> Result<Answer> {
+    let hung_up = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+    };
+    match descriptors::send(socket.as_fd(), &[TAKE], &[]) {
+        Err(error) if hung_up(&error) => return Ok(Answer::Ended),
+        sent => sent.map_err(Error::os("asking the keeper"))?,
+    }
     let mut inheritance = Inheritance::new();
     loop {
         let mut bytes = [0u8; 16];
-        let failed = Error::os("receiving from the keeper");
-        let (count, mut received) =
-            descriptors::receive(socket.as_fd(), &mut bytes).map_err(failed)?;
+        let (count, mut received) = match descriptors::receive(socket.as_fd(), &mut bytes) {
+            Ok((0, _)) if inheritance.is_empty() => return Ok(Answer::Ended),
+            Err(error) if hung_up(&error) && inheritance.is_empty() => return Ok(Answer::Ended),
+            answer => answer.map_err(Error::os("receiving from the keeper"))?,
+        };
         match (count, bytes[0]) {
-            (1.., END) => return Ok(Some(inheritance)),
-            (1.., BUSY) => return Ok(None),
+            (1.., END) => return Ok(Answer::Estate(inheritance)),
+            (1.., BUSY) => return Ok(Answer::Busy),
             (5.., MORE) => {
                 let number = RawFd::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-                let descriptor = received.pop().ok_or_else(|| Error::Os {
-                    what: "receiving a descriptor from the keeper (descriptor limit?)",
-                    cause: std::io::ErrorKind::UnexpectedEof.into(),
+                let descriptor = received.pop().ok_or_else(|| {
+                    cut_short("receiving a descriptor from the keeper (descriptor limit?)")
                 })?;
                 inheritance.insert(number, descriptor);
             }
-            _ => {
-                return Err(Error::Os {
-                    what: "receiving from the keeper",
-                    cause: std::io::ErrorKind::UnexpectedEof.into(),
-                });
-            }
+            _ => return Err(cut_short("receiving from the keeper")),
         }
     }
 }

@@ -59,6 +59,8 @@ mod fuzz;
 pub mod habit;
 /// What is done unasked.
 pub mod housekeeping;
+/// A call that a loan interrupted is made again, or ended.
+pub mod interrupted;
 /// The keeper, from the engine's side.
 pub mod keeper;
 /// Addresses made comparable between processes.

@@ -15,6 +15,7 @@ pub const NAMES: &[&str] = &[
     "borrow.seized",
     "borrow.armed",
     "borrow.cloned",
+    "borrow.homeward",
     "borrow.released",
     "attach.table_made",
     "attach.area_mapped",

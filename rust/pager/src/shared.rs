@@ -357,3 +357,57 @@ impl Shared {
         &self.queues[id as usize % self.queues.len()].epoll
     }
 }
+
+#[cfg(test)]
+impl Shared {
+    /// The parts of an engine without threads, with a small pool.
+    pub fn for_tests() -> Self {
+        let settings = Settings {
+            run_dir: String::new(),
+            pool_bytes_max: 1 << 20,
+            algorithm: Algorithm::Lz4 { level: 1 },
+            fault_threads: 1,
+            stop_limit: Duration::from_millis(5),
+            chunk_pages: 16,
+            deduplicate: false,
+            disk_path: None,
+            disk_bytes_max: 0,
+        };
+        let store = Store::create(1 << 20, None).expect("a pool");
+        Self::new(settings, store, vec![Queue::create().expect("a queue")])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::Head;
+    use crate::codec::CodecId;
+    use crate::space::{Header, Phase, SCRATCH_BYTES, Slot, Table};
+    use crate::store::Encoded;
+
+    /// Its target ended between the marking of a page that had come back unchanged and the page's
+    /// way into the pool: the table says "staged", and only the slot knows of the copy from before.
+    #[test]
+    fn a_space_that_is_forgotten_during_a_page_out_leaves_nothing_in_the_pool() {
+        let shared = Shared::for_tests();
+        let encoded = Encoded { codec: CodecId::RAW, head: Head::default(), frame: &[7; 100] };
+        let stored = |checksum| shared.store.put(1, &encoded, checksum).expect("room in the pool");
+        let area = 0..SCRATCH_BYTES + 3 * PAGE_SIZE as u64;
+        let header = Header { id: 7, parent: 0, pid: 0, start_time: 0, area, domain: 1, image: 1 };
+        let space = Space::of_nobody(Table::create(&header, Phase::Attached).expect("a table"));
+        let (pooled, staged) = (PageNumber(512), PageNumber(513));
+        space.table.set(pooled, Entry::Pooled(stored(1))).expect("room");
+        space.table.set(staged, Entry::Staged { slot: 0 }).expect("room");
+        space.core.lock().slots[0] = Slot { owner: Some(staged), kept: Some(stored(2)) };
+        assert_eq!(2, shared.store.stats().slots);
+
+        shared.forget(&space);
+
+        assert_eq!(0, shared.store.stats().slots);
+        assert_eq!(
+            (Entry::Absent, Entry::Absent),
+            (space.table.get(pooled), space.table.get(staged))
+        );
+    }
+}

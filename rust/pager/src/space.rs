@@ -535,3 +535,12 @@ impl Space {
         self.gone.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+impl Space {
+    /// A space without a process: what a table alone can tell.
+    pub fn of_nobody(table: Table) -> Self {
+        let nothing = std::fs::File::open("/dev/null").expect("a descriptor");
+        Self::new(table, Userfaultfd::from(OwnedFd::from(nothing)), None, None, None)
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::quarantine::Look;
-use crate::sys::arch;
+use crate::sys::arch::{self, Call};
 use std::fs;
 use std::io::{ErrorKind, Read};
 
@@ -34,6 +34,8 @@ pub struct Candidate {
     pub stack_pointer: u64,
     /// It has a seccomp filter: each thread may have its own.
     pub filtered: bool,
+    /// The call it sleeps in, if that would see EINTR.
+    pub interruptible: Option<Call>,
 }
 
 /// Process flag of kernel threads (include/linux/sched.h).
@@ -154,7 +156,7 @@ fn check_architecture(pid: i32) -> Result<()> {
 /// Threads of a process in the order in which to try to borrow them.
 ///
 /// Best is a thread asleep in a call that restarts exactly; then one that runs; last one in a call
-/// that would see EINTR, for which the borrower makes up (`Registers::undo_interruption`).  One
+/// that would see EINTR, for which the borrower makes up (`interrupted.rs`).  One
 /// that may have done a part of its call is left alone: nobody could make up for that.
 #[must_use]
 pub fn candidates(pid: i32) -> Vec<Candidate> {
@@ -193,7 +195,9 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     };
     let status = read_status(format!("/proc/{pid}/task/{thread}/status")).ok()?;
     let filtered = status_number(&status, "Seccomp").unwrap_or(0) != 0;
-    Some(Candidate { rank, thread, stack_pointer, filtered })
+    let call = number.filter(|number| arch::is_interruptible(*number));
+    let interruptible = call.map(|number| (number, arguments));
+    Some(Candidate { rank, thread, stack_pointer, filtered, interruptible })
 }
 
 /// Whether some thread runs or waits for a CPU.

@@ -5,6 +5,9 @@
  * seen without us.  So each thread waits in one kind of call, counts how often it comes back with
  * EINTR, and `report` prints the counts.  `fill` rewrites the memory, so that each page out has
  * something to move.  Commands: report, fill, verify, exit.
+ *
+ * With `exposed` every thread, this one too, waits in a call that the kernel does not make again by
+ * itself after a stop: whoever wants a thread must take one of them.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -27,6 +30,7 @@ enum { PAGES = 512, LONG_S = 600 };
 struct wait {
     const char *name;
     int (*call)(void);
+    bool restarts; /* by the kernel, after a stop */
     atomic_long interrupted;
     atomic_long returned;
 };
@@ -94,17 +98,18 @@ static int wait_recv_timed(void)
 }
 
 static struct wait waits[] = {
-    {.name = "nanosleep", .call = wait_nanosleep},
-    {.name = "futex", .call = wait_futex},
-    {.name = "futex-timed", .call = wait_futex_timed},
-    {.name = "poll", .call = wait_poll},
+    {.name = "nanosleep", .call = wait_nanosleep, .restarts = true},
+    {.name = "futex", .call = wait_futex, .restarts = true},
+    {.name = "futex-timed", .call = wait_futex_timed, .restarts = true},
+    {.name = "poll", .call = wait_poll, .restarts = true},
     {.name = "epoll", .call = wait_epoll},
     {.name = "epoll-timed", .call = wait_epoll_timed},
-    {.name = "read", .call = wait_read},
+    {.name = "read", .call = wait_read, .restarts = true},
     {.name = "sigtimedwait", .call = wait_sigtimedwait},
     {.name = "recv-timed", .call = wait_recv_timed},
+    {.name = "main"},
 };
-enum { WAITS = sizeof waits / sizeof waits[0] };
+enum { WAITS = sizeof waits / sizeof waits[0], MAIN = WAITS - 1 };
 
 static void *wait_for_ever(void *argument)
 {
@@ -141,8 +146,17 @@ static void verify(void)
     answer(bad ? "bad %d" : "ok %d", bad ? bad : PAGES);
 }
 
-int main(void)
+/* Wait for a command as an event loop does. */
+static void wait_for_command(int commands)
 {
+    struct epoll_event event;
+    while (epoll_wait(commands, &event, 1, -1) < 0)
+        atomic_fetch_add(&waits[MAIN].interrupted, 1);
+}
+
+int main(int count, char **words)
+{
+    bool exposed = count > 1 && !strcmp(words[1], "exposed");
     struct timeval span = {.tv_sec = LONG_S};
     struct epoll_event event = {.events = EPOLLIN};
     sigset_t set;
@@ -152,7 +166,9 @@ int main(void)
     memory = mmap(NULL, PAGES * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                   -1, 0);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (memory == MAP_FAILED || epoll_fd < 0 || pipe(silent_pipe) ||
+    int commands = epoll_create1(EPOLL_CLOEXEC);
+    if (memory == MAP_FAILED || epoll_fd < 0 || commands < 0 || pipe(silent_pipe) ||
+        epoll_ctl(commands, EPOLL_CTL_ADD, STDIN_FILENO, &event) ||
         socketpair(AF_UNIX, SOCK_STREAM, 0, silent_socket) ||
         setsockopt(silent_socket[0], SOL_SOCKET, SO_RCVTIMEO, &span, sizeof span) ||
         epoll_ctl(epoll_fd, EPOLL_CTL_ADD, silent_pipe[0], &event)) {
@@ -160,14 +176,20 @@ int main(void)
         return 1;
     }
     fill();
-    for (int i = 0; i < WAITS; i++) {
+    for (int i = 0; i < MAIN; i++) {
         pthread_t thread;
+        if (exposed && waits[i].restarts)
+            continue;
         if (pthread_create(&thread, NULL, wait_for_ever, &waits[i]))
             return 1;
     }
     answer("ready %d", getpid());
     char line[64];
-    while (read_line(line, sizeof line)) {
+    while (true) {
+        if (exposed)
+            wait_for_command(commands);
+        if (!read_line(line, sizeof line))
+            break;
         if (!strcmp(line, "report"))
             report();
         else if (!strcmp(line, "fill")) {

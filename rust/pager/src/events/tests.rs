@@ -4,16 +4,12 @@
 //! order in which the threads happened to queue them, and what is watched in the end.
 
 use super::*;
-use crate::codec::Algorithm;
 use crate::points::in_tests::killed_at;
-use crate::shared::{Queue, Settings};
 use crate::space::{Header, Phase, Table};
-use crate::store::Store;
-use crate::sys::userfaultfd::Userfaultfd;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Places of the model's address space, with a gap after each.
 const PLACES: u64 = 7;
@@ -185,33 +181,11 @@ fn pages_of(place: u64, id: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..PLACE_PAGES).map(move |index| (first + index, id * 100 + index))
 }
 
-fn shared() -> Shared {
-    let settings = Settings {
-        run_dir: String::new(),
-        pool_bytes_max: 1 << 20,
-        algorithm: Algorithm::Lz4 { level: 1 },
-        fault_threads: 1,
-        stop_limit: Duration::from_millis(5),
-        chunk_pages: 16,
-        deduplicate: false,
-        disk_path: None,
-        disk_bytes_max: 0,
-    };
-    let store = Store::create(1 << 20, None).expect("a pool");
-    Shared::new(settings, store, vec![Queue::create().expect("a queue")])
-}
-
-/// A space without a process: what a table alone can tell.
-fn space_of(table: Table) -> Space {
-    let nothing = std::fs::File::open("/dev/null").expect("a descriptor");
-    Space::new(table, Userfaultfd::from(OwnedFd::from(nothing)), None, None, None)
-}
-
 /// The table as it is when the window opens: what was out before the first event, and the journal.
 fn begin(out: u8, program: &Program) -> Space {
     let header =
         Header { id: 7, parent: 0, pid: 0, start_time: 0, area: 0..0, domain: 1, image: 1 };
-    let space = space_of(Table::create(&header, Phase::Attached).expect("a table"));
+    let space = Space::of_nobody(Table::create(&header, Phase::Attached).expect("a table"));
     for (place, tenant) in Program::new(out).places {
         for (page, fill) in pages_of(place, tenant.id).filter(|_| tenant.out) {
             space.table.set(PageNumber(page), Entry::Same { fill }).expect("room");
@@ -280,7 +254,7 @@ fn a_place_left_behind_and_taken_again_is_unmapped_twice() {
     ];
     let program = Program::run(136, &choices, true);
     let space = begin(136, &program);
-    finish(&space, &shared());
+    finish(&space, &Shared::for_tests());
     assert_eq!(program.truth(), contents(&space), "{:#?}", program.journal);
 }
 
@@ -299,7 +273,7 @@ proptest! {
     ) {
         let program = Program::run(out, &choices, true);
         let space = begin(out, &program);
-        finish(&space, &shared());
+        finish(&space, &Shared::for_tests());
         prop_assert_eq!(program.truth(), contents(&space));
     }
 }
@@ -309,7 +283,7 @@ proptest! {
 
     #[test]
     fn a_kill_at_any_step_changes_nothing(out in any::<u8>(), choices in any_choices()) {
-        let shared = shared();
+        let shared = Shared::for_tests();
         let program = Program::run(out, &choices, false);
         let unharmed = begin(out, &program);
         finish(&unharmed, &shared);
@@ -321,7 +295,8 @@ proptest! {
             while !killed_at(gap, || finish(&space, &shared)) {
                 lives += 1;
                 let memory = space.table.words().as_fd().try_clone_to_owned().expect("a duplicate");
-                space = space_of(Table::take_over(memory).expect("a table").expect("complete"));
+                let table = Table::take_over(memory).expect("a table").expect("complete");
+                space = Space::of_nobody(table);
                 if lives > program.journal.len() * 4 {
                     // Too short a life to get anything done.
                     break;
@@ -346,7 +321,7 @@ fn fresh_ranges_outlive_an_engine() {
     space.settle_fresh(&mut core, &mut Kit::default());
     space.settle_fresh(&mut core, &mut Kit::default());
     assert_eq!(vec![range_of(1), range_of(3)], space.table.fresh());
-    space.end_window(&mut core, &shared());
+    space.end_window(&mut core, &Shared::for_tests());
     assert!(space.table.fresh().is_empty() && core.fresh.is_empty());
 }
 

@@ -25,6 +25,8 @@
 //!          ud2
 //! ```
 
+use std::time::Duration;
+
 /// Registers of a thread, as PTRACE_GETREGS gives them.
 #[derive(Clone, Copy)]
 pub struct Registers(pub libc::user_regs_struct);
@@ -74,6 +76,40 @@ const INTERRUPTIBLE: [u64; 14] = [
     441, // epoll_pwait2
     43,  // accept
 ];
+
+/// A system call: its number and its arguments.
+pub type Call = (u64, [u64; 6]);
+
+/// How long a call waits at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// For ever, or the call does not say.
+    Unknown,
+    /// So long.
+    Of(Duration),
+    /// As long as the two words at this address say: seconds and nanoseconds.
+    At(u64),
+}
+
+/// How long an interruptible call waits at most.  What a socket option says (recv, accept) and what
+/// `io_uring_enter` waits for is not known here.
+#[must_use]
+pub fn timeout((number, arguments): Call) -> Timeout {
+    let at = |address: u64| if address == 0 { Timeout::Unknown } else { Timeout::At(address) };
+    match number {
+        232 | 281 => u32::try_from(arguments[3] as i32)
+            .map_or(Timeout::Unknown, |millis| Timeout::Of(Duration::from_millis(millis.into()))),
+        128 => at(arguments[2]),
+        220 | 441 => at(arguments[3]),
+        208 | 333 => at(arguments[4]),
+        _ => Timeout::Unknown,
+    }
+}
+
+/// What a call returns when its time is over.
+fn timed_out(number: u64) -> i64 {
+    if matches!(number, 128 | 220) { -i64::from(libc::EAGAIN) } else { 0 }
+}
 
 const RESTART_SYS: i64 = -512;
 const RESTART_NOINTR: i64 = -513;
@@ -150,16 +186,35 @@ pub const SPRINGBOARD_HEAD: [u8; 5] = [0x0F, 0x05, 0x48, 0x91, 0xE3];
 pub const SPRINGBOARD_BYTES: usize = 128;
 
 impl Registers {
-    /// If the stop made an interruptible call return EINTR, set the thread to make the call again.
-    ///
-    /// The call restarts with its full timeout: a timed wait may last longer by what it had waited.
-    pub fn undo_interruption(&mut self) {
-        let number = self.0.orig_rax;
-        if self.0.rax as i64 == -i64::from(libc::EINTR) && is_interruptible(number) {
-            self.0.rip -= SYSCALL_LENGTH;
-            self.0.rax = number;
-            self.0.orig_rax = u64::MAX;
-        }
+    /// The call that the stop made return EINTR, if it did.
+    #[must_use]
+    pub fn interrupted_call(&self) -> Option<Call> {
+        let raw = &self.0;
+        // The kernel takes the lower half for the number; the upper one may hold our mark.
+        let number = raw.orig_rax & u64::from(u32::MAX);
+        let stopped = raw.rax as i64 == -i64::from(libc::EINTR) && is_interruptible(number);
+        stopped.then_some((number, [raw.rdi, raw.rsi, raw.rdx, raw.r10, raw.r8, raw.r9]))
+    }
+
+    /// The mark with which the thread's call was made again.
+    #[must_use]
+    pub fn mark(&self) -> Option<u32> {
+        Some((self.0.orig_rax >> 32) as u32).filter(|mark| *mark != 0)
+    }
+
+    /// Set the thread to make its interrupted call again, with a mark below 2^31.  The kernel does
+    /// it when it lets the thread go, unless a signal with a handler has come: then the call
+    /// returns EINTR after all, as it would have without us.  The program may wait for nothing
+    /// else (`exact/handled-signals`).
+    pub fn call_again(&mut self, mark: u32) {
+        self.0.rax = RESTART_NOHAND as u64;
+        self.0.orig_rax = u64::from(mark) << 32 | self.0.orig_rax & u64::from(u32::MAX);
+    }
+
+    /// Let the thread's interrupted call return as if its time were over.
+    pub fn end_call(&mut self) {
+        self.0.rax = timed_out(self.0.orig_rax & u64::from(u32::MAX)) as u64;
+        self.0.orig_rax = u64::MAX;
     }
 
     /// Registers with which `self`'s interrupted call goes on when the *thread itself* reloads
@@ -255,6 +310,24 @@ impl Registers {
 }
 
 #[cfg(test)]
+impl Registers {
+    /// Of a thread whose call the stop made return EINTR.
+    pub fn interrupted(first: u64, arguments: [u64; 6]) -> Self {
+        // SAFETY: all-zero is a valid value of this structure of integers.
+        let raw: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        let mut registers = Self(raw).calling(0x1000, 0, arguments);
+        registers.0.orig_rax = first;
+        registers.0.rax = -i64::from(libc::EINTR) as u64;
+        registers
+    }
+
+    /// What the first register holds when the thread goes on: a number to call, or a result.
+    pub fn call_made(&self) -> u64 {
+        self.restarted().rax
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -298,11 +371,25 @@ mod tests {
 
     #[test]
     fn epoll_wait_never_sees_our_interruption() {
-        let mut thread = registers();
-        thread.0.orig_rax = 232;
-        thread.0.rax = -i64::from(libc::EINTR) as u64;
-        thread.undo_interruption();
-        assert_eq!((0x0FFE, 232), (thread.0.rip, thread.0.rax));
+        let mut thread = Registers::interrupted(232, [0; 6]);
+        let rip = thread.0.rip;
+        thread.call_again(7);
+        assert_eq!(Some(7), thread.mark());
+        assert!(is_restart(thread.result()));
+        assert_eq!((rip - 2, 7 << 32 | 232), (thread.restarted().rip, thread.call_made()));
+    }
+
+    #[test]
+    fn a_timeout_is_where_its_call_has_it() {
+        let arguments = [1, 2, 3, 4, 5, 6];
+        assert_eq!(Timeout::Of(Duration::from_millis(4)), timeout((232, arguments)));
+        assert_eq!(Timeout::At(3), timeout((128, arguments)));
+        assert_eq!(Timeout::At(5), timeout((208, arguments)));
+        assert_eq!(Timeout::Unknown, timeout((45, arguments)));
+        for endless in [u64::MAX, u64::from(u32::MAX)] {
+            assert_eq!(Timeout::Unknown, timeout((281, [1, 2, 3, endless, 5, 6])));
+        }
+        assert_eq!(Timeout::Unknown, timeout((441, [0; 6])));
     }
 
     #[test]
@@ -310,7 +397,6 @@ mod tests {
         let mut thread = registers();
         thread.0.orig_rax = 0;
         thread.0.rax = -i64::from(libc::EINTR) as u64;
-        thread.undo_interruption();
-        assert_eq!(0x1000, thread.0.rip);
+        assert_eq!(None, thread.interrupted_call());
     }
 }

@@ -1,4 +1,5 @@
-//! Passing descriptors over Unix sockets (SCM_RIGHTS), both ways, and into a target.
+//! Passing descriptors over Unix sockets (SCM_RIGHTS), both ways, and into a target; and who is at
+//! the other end.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -6,7 +7,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Descriptors per message; the kernel's limit is 253.
 pub const BATCH: usize = 128;
@@ -47,4 +48,25 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
         }
     }
     Ok((result.bytes, descriptors))
+}
+
+/// Whether the other end was connected by a process of this one's effective user.  Allocates
+/// nothing.
+#[must_use]
+pub fn is_own_user(socket: BorrowedFd<'_>) -> bool {
+    // rustix has no value for a peer without a pid here, which a process of the host has in a
+    // container.
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `peer`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    result == 0 && peer.uid == rustix::process::geteuid().as_raw()
 }

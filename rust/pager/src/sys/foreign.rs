@@ -150,9 +150,19 @@ pub fn in_foreground<T>(part: impl FnOnce() -> T) -> T {
 /// Processor time of the calling thread.
 #[must_use]
 pub fn thread_time() -> std::time::Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Time since the host began: the same for every process, and what timeouts are counted in.
+#[must_use]
+pub fn uptime() -> std::time::Duration {
+    time_of(libc::CLOCK_MONOTONIC)
+}
+
+fn time_of(clock: libc::clockid_t) -> std::time::Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure lives through the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -5,6 +5,7 @@
 //! kill -9 all end in the same clean release.  See ptrace(2).
 
 use super::arch::Registers;
+use std::cell::RefCell;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,11 @@ const OPTION_SUSPEND_SECCOMP: usize = 1 << 21;
 /// How long to spin before sleeping between looks; a stop usually takes 40 to 200 us.
 const SPIN: Duration = Duration::from_micros(300);
 const NAP: Duration = Duration::from_micros(30);
+
+thread_local! {
+    /// Stops of tracees of this thread that were seen while another one was waited for.
+    static SEEN: RefCell<Vec<(i32, Stop)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Why a tracee stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,16 +154,21 @@ impl Tracee {
 
     /// Wait for its next stop, however long it takes: for a tracee that only lacks a CPU.  Gives
     /// that CPU up, unlike [`Tracee::wait`], so the caller may have a real-time priority.
+    ///
+    /// It looks at every tracee of this thread: the end of a first thread is not told before the
+    /// others of its process were waited for, of which one may be a tracee of ours.
     pub fn wait_patiently(&self) -> Stop {
         loop {
-            let mut status = 0;
-            // SAFETY: waits for one thread id that this thread traces; status is ours.
-            let result = unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) };
-            if result == self.0 {
-                return decode(status);
+            if let Some(stop) = self.take_seen() {
+                return stop;
             }
-            let error = io::Error::last_os_error();
-            if result < 0 && error.raw_os_error() != Some(libc::EINTR) {
+            let mut status = 0;
+            let options = libc::__WALL | libc::__WNOTHREAD;
+            // SAFETY: waits for the tracees of this thread, which has no children; status is ours.
+            let result = unsafe { libc::waitpid(-1, &raw mut status, options) };
+            if result > 0 {
+                SEEN.with_borrow_mut(|seen| seen.push((result, decode(status))));
+            } else if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
                 return Stop::Ended;
             }
         }
@@ -196,8 +207,19 @@ impl Tracee {
         }
     }
 
+    /// The next stop of it that was seen while another tracee was waited for.
+    fn take_seen(&self) -> Option<Stop> {
+        SEEN.with_borrow_mut(|seen| {
+            let place = seen.iter().position(|(thread, _)| *thread == self.0)?;
+            Some(seen.remove(place).1)
+        })
+    }
+
     /// Whether it has stopped, and why; `Late` if it has not.
     fn look(&self) -> Stop {
+        if let Some(stop) = self.take_seen() {
+            return stop;
+        }
         let mut status = 0;
         // SAFETY: waits for one thread id that this thread traces; status is ours.
         let result =

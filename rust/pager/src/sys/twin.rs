@@ -14,12 +14,13 @@
 //! of its copy of our memory back to the host.
 
 use super::descriptors;
+use super::userfaultfd::Userfaultfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw, stat};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -129,9 +130,12 @@ impl Twin {
     }
 }
 
+/// What /proc calls a userfaultfd.
+const USERFAULTFD: &[u8] = b"anon_inode:[userfaultfd]";
+
 /// Whether a descriptor belongs to the pager's state, judged by what /proc says it is.
 fn is_state(number: RawFd, link: &[u8], post: &Post) -> bool {
-    let named = link == b"anon_inode:[userfaultfd]" || link.starts_with(b"/memfd:agentzip:");
+    let named = link == USERFAULTFD || link.starts_with(b"/memfd:agentzip:");
     named || number == post.swap_file
 }
 
@@ -157,7 +161,12 @@ fn keep(post: &Post) -> ! {
             orphaned = true;
             close_all_but_state(post);
         }
-        if visitor && let Ok(connection) = rustix::net::accept(listener) {
+        // The mode of the socket and its folder lets nobody else in; should they be loosened, what
+        // we hold is the memory of others all the same.
+        if visitor
+            && let Ok(connection) = rustix::net::accept(listener)
+            && descriptors::is_own_user(connection.as_fd())
+        {
             serve(connection.as_fd(), orphaned, post);
         }
         if lost {
@@ -178,7 +187,27 @@ fn keep(post: &Post) -> ! {
             // Another keeper answers at our address: it holds all that we hold.
             end();
         }
+        if orphaned && nobody_lives() {
+            end();
+        }
     }
+}
+
+/// Whether no address space is left that could miss a page: pool, tables and dictionaries are of
+/// use to such a one alone.  Who visits meanwhile finds the socket closed and begins anew.
+fn nobody_lives() -> bool {
+    // The first that lives ends the search; so does whatever keeps us from looking.
+    for_each_descriptor(|number, link| {
+        if link != USERFAULTFD {
+            return Ok(());
+        }
+        // SAFETY: the number was just listed, and only this thread uses the table now; what stands
+        // in the value stays open, as the value is not dropped.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        let descriptor = ManuallyDrop::new(Userfaultfd::from(descriptor));
+        if descriptor.is_alive() { Err(Errno::BUSY) } else { Ok(()) }
+    })
+    .is_ok()
 }
 
 fn serve(connection: BorrowedFd<'_>, orphaned: bool, post: &Post) {

@@ -1,14 +1,16 @@
 """
-A sandbox is paused in the middle of a call of ours: the call ends, and the thaw finds nothing odd.
+A sandbox is paused, or ended, in the middle of a call of ours: the call ends.
 """
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from agentzip.errors import TargetBusy
+from agentzip.errors import NoSuchProcess, TargetBusy, TargetGone
 from agentzip.selftest.conditions import wait_until
 from agentzip.selftest.stage import Stage
 
@@ -44,3 +46,20 @@ def test_a_page_out_ends_though_its_target_was_frozen_in_it(group: Path) -> None
         assert threads == len(list(Path(f"/proc/{target.pid}/task").iterdir()))
         assert 0 < stage.page_out(target).pages_moved
         target.verify()
+
+
+@pytest.mark.parametrize("point", ["borrow.armed", "borrow.cloned", "borrow.homeward"])
+def test_an_attach_ends_though_its_target_was_killed_in_it(point: str) -> None:
+    """Its only thread is borrowed: it is not told as ended before the worker was waited for."""
+    with Stage() as stage:
+        engine = stage.open(crash_at=f"{point}:1:pause")
+        target = stage.memory(8)
+        killing = threading.Timer(0.3, os.kill, (target.pid, signal.SIGKILL))
+        killing.start()
+        began = time.monotonic()
+        with pytest.raises((TargetGone, NoSuchProcess)):
+            engine.attach(target.pid)
+        killing.join()
+
+        assert time.monotonic() - began < _CALL_SECONDS
+        assert [] == engine.spaces()
