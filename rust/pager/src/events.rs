@@ -25,7 +25,7 @@ use crate::page_table::Entry;
 use crate::points;
 use crate::region;
 use crate::shared::{Kit, Shared};
-use crate::space::{Core, Space};
+use crate::space::{Core, Debtors, Space};
 use crate::stats::increment;
 use crate::sys::pagemap::{Filter, WATCHED};
 use crate::sys::userfaultfd::{FORK_INODE_WORD, Install, MESSAGE_WORDS, Message, decode_message};
@@ -48,6 +48,10 @@ const SPINS: usize = 20;
 /// turn: the other targets of this fault thread wait meanwhile.
 const NAP: Duration = Duration::from_micros(50);
 const NAPS: usize = 40;
+/// Who has run for so long has left the call that it was in, or waits to be read.
+const OUT_OF_A_CALL: Duration = Duration::from_micros(200);
+/// For how long one that gets no CPU at all is waited for.
+const DEBT_LIMIT: Duration = Duration::from_millis(200);
 /// In this time nobody is woken, returns to his program, makes another call and queues its event.
 const BRIEF: Duration = Duration::from_micros(10);
 /// How often to read on while events stay open, before leaving the rest for the next turn.
@@ -59,6 +63,17 @@ pub enum Settled {
     /// Yes: the table is true.
     Yes,
     /// An event is open: nothing may be answered yet.
+    NotYet,
+}
+
+/// How waiting for events ended that are open and not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// No event is open.
+    Quiet,
+    /// All that are open are queued: they may be read.
+    Queued,
+    /// Some thread may still owe one: nothing must be read before it has come on.
     NotYet,
 }
 
@@ -146,6 +161,12 @@ impl Space {
         let capacity = journal.len() / MESSAGE_WORDS;
         let mut naps = NAPS;
         for _ in 0..ROUNDS {
+            // Of an earlier turn; an event that is read sets its thread free to tangle things.
+            if core.debtors.since.is_some()
+                && self.wait_until_queued(core, kit, &mut naps) == Wait::NotYet
+            {
+                return Ok(Settled::NotYet);
+            }
             let used = core.held;
             let mut count = 0;
             let began = Instant::now();
@@ -168,11 +189,12 @@ impl Space {
                 continue;
             }
             points::pass("event.read");
-            if held < capacity && !self.wait_until_quiet(kit, &mut naps) {
-                if naps == 0 {
-                    return Ok(Settled::NotYet);
+            if held < capacity {
+                match self.wait_until_queued(core, kit, &mut naps) {
+                    Wait::Quiet => {}
+                    Wait::Queued => continue,
+                    Wait::NotYet => return Ok(Settled::NotYet),
                 }
-                continue;
             }
             let landscape = self.survey(core);
             // What was seen is what the events read so far have led to only if none came after it.
@@ -188,24 +210,47 @@ impl Space {
     }
 
     /// Wait for open events to be queued, *without* reading them: the threads that wait for us stay
-    /// where they are, so that no more than one event per thread can be open together.  True when
-    /// none is open any more; false when they may be read.
-    fn wait_until_quiet(&self, kit: &mut Kit, naps: &mut usize) -> bool {
+    /// where they are, so that no more than one event per thread can be open together.
+    ///
+    /// Who owes an event runs, or waits for a CPU; who has queued it sleeps, and who ran for a while
+    /// since has long left the call.  Who does neither may have been preempted in the middle of it.
+    fn wait_until_queued(&self, core: &mut Core, kit: &mut Kit, naps: &mut usize) -> Wait {
         for _ in 0..SPINS {
             if self.is_quiet(kit) != Some(false) {
-                return true;
+                core.debtors.since = None;
+                return Wait::Quiet;
             }
             std::hint::spin_loop();
         }
-        // Who owes an event runs, or waits for a CPU; who has queued it sleeps.
-        while *naps > 0 && target::has_running_thread(self.header.pid) {
+        let mut running = target::running_threads(self.header.pid);
+        if core.debtors.since.is_none() {
+            let since = Some(Instant::now());
+            core.debtors = Debtors { since, threads: running.clone() };
+        }
+        loop {
+            let Debtors { since, threads } = &mut core.debtors;
+            threads.retain(|(thread, before)| {
+                running.iter().any(|(other, now)| {
+                    other == thread && now.saturating_sub(*before) < OUT_OF_A_CALL
+                })
+            });
+            let patient = since.is_some_and(|since| since.elapsed() < DEBT_LIMIT);
+            if threads.is_empty() || !patient {
+                *since = None;
+                let quiet = self.is_quiet(kit) != Some(false);
+                return if quiet { Wait::Quiet } else { Wait::Queued };
+            }
+            if *naps == 0 {
+                return Wait::NotYet;
+            }
             *naps -= 1;
             std::thread::sleep(NAP);
             if self.is_quiet(kit) != Some(false) {
-                return true;
+                *since = None;
+                return Wait::Quiet;
             }
+            running = target::running_threads(self.header.pid);
         }
-        self.is_quiet(kit) != Some(false)
     }
 
     /// Note the faults among the first messages and clear them away; returns how many places of the

@@ -29,6 +29,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Version of the table header, the entries and the pool.
 pub const STATE_FORMAT: u64 = 3;
@@ -357,6 +358,8 @@ pub struct Core {
     pub slots: Vec<Slot>,
     /// How many places of the journal, from its start, may hold events that are not applied yet.
     pub held: usize,
+    /// Who may owe an event that took effect before the last read.
+    pub debtors: Debtors,
     /// Faults read but not answered yet: address and whether it was a write.
     pub pending: Vec<(u64, bool)>,
     /// A page out ended in the middle of a move: contents may be in either place.
@@ -374,6 +377,16 @@ pub struct Core {
     pub habit: Habit,
     /// Where it walks through its memory.
     pub ahead: Ahead,
+}
+
+/// Threads that ran or waited for a CPU at some moment, with their processor time then: each of
+/// them may have changed the address space and not have queued its event yet.
+#[derive(Debug, Default)]
+pub struct Debtors {
+    /// Since when they are waited for; `None`: they are not.
+    pub since: Option<Instant>,
+    /// Those that have not come on since.
+    pub threads: Vec<(i32, Duration)>,
 }
 
 /// One managed address space.

@@ -5,6 +5,7 @@ use crate::quarantine::Look;
 use crate::sys::arch::{self, Call};
 use std::fs;
 use std::io::{ErrorKind, Read};
+use std::time::Duration;
 
 /// Identity and description of a process.
 #[derive(Clone, Debug)]
@@ -200,14 +201,24 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     Some(Candidate { rank, thread, stack_pointer, filtered, interruptible })
 }
 
-/// Whether some thread runs or waits for a CPU.
+/// Threads that run or wait for a CPU, each with its processor time so far.
 #[must_use]
-pub fn has_running_thread(pid: i32) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+pub fn running_threads(pid: i32) -> Vec<(i32, Duration)> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|thread| read_stat(&format!("/proc/{pid}/task/{thread}/stat")))
-        .any(|stat| stat.state == 'R')
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|thread| {
+            let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"));
+            stat.is_some_and(|stat| stat.state == 'R')
+        })
+        .map(|thread| (thread, Duration::from_nanos(runtime(pid, thread).unwrap_or(0))))
+        .collect()
+}
+
+/// Nanoseconds for which a thread has run; `None` if the kernel does not say.
+fn runtime(pid: i32, thread: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Look at every thread: could it be in the middle of emptying memory?
@@ -227,10 +238,7 @@ pub fn look_at_threads(pid: i32) -> Vec<Look> {
             let number = fields.first().and_then(|text| text.parse::<i64>().ok());
             let elsewhere = number.is_some_and(|number| !arch::empties_memory(number));
             let address = fields.last().filter(|_| number.is_some()).and_then(hexadecimal);
-            let runtime = read("schedstat");
-            let runtime =
-                runtime.split_ascii_whitespace().next().and_then(|text| text.parse().ok());
-            Look { thread, elsewhere, address, runtime: runtime.unwrap_or(0) }
+            Look { thread, elsewhere, address, runtime: runtime(pid, thread).unwrap_or(0) }
         })
         .collect()
 }
