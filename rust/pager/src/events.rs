@@ -212,8 +212,8 @@ impl Space {
     /// Wait for open events to be queued, *without* reading them: the threads that wait for us stay
     /// where they are, so that no more than one event per thread can be open together.
     ///
-    /// Who owes an event runs, or waits for a CPU; who has queued it sleeps, and who ran for a while
-    /// since has long left the call.  Who does neither may have been preempted in the middle of it.
+    /// Who owes an event runs, or waits for a CPU; who has queued it sleeps, and who ran for long
+    /// enough since has left the call.  Who does neither may have been preempted in it.
     fn wait_until_queued(&self, core: &mut Core, kit: &mut Kit, naps: &mut usize) -> Wait {
         for _ in 0..SPINS {
             if self.is_quiet(kit) != Some(false) {
