@@ -50,8 +50,9 @@ const NAP: Duration = Duration::from_micros(50);
 const NAPS: usize = 40;
 /// Who has run for so long has left the call that it was in, or waits to be read.
 const OUT_OF_A_CALL: Duration = Duration::from_micros(200);
-/// For how long one that gets no CPU at all is waited for.
-const DEBT_LIMIT: Duration = Duration::from_millis(200);
+/// For how long one that gets no CPU at all is waited for: others wait for their faults meanwhile,
+/// and a new engine for its start.
+const DEBT_LIMIT: Duration = Duration::from_millis(50);
 /// In this time nobody is woken, returns to his program, makes another call and queues its event.
 const BRIEF: Duration = Duration::from_micros(10);
 /// How often to read on while events stay open, before leaving the rest for the next turn.
@@ -222,17 +223,16 @@ impl Space {
             }
             std::hint::spin_loop();
         }
-        let mut running = target::running_threads(self.header.pid);
+        let pid = self.header.pid;
         if core.debtors.since.is_none() {
-            let since = Some(Instant::now());
-            core.debtors = Debtors { since, threads: running.clone() };
+            let threads = target::running_threads(pid);
+            core.debtors = Debtors { since: Some(Instant::now()), threads };
         }
         loop {
             let Debtors { since, threads } = &mut core.debtors;
             threads.retain(|(thread, before)| {
-                running.iter().any(|(other, now)| {
-                    other == thread && now.saturating_sub(*before) < OUT_OF_A_CALL
-                })
+                let now = target::running_time(pid, *thread);
+                now.is_some_and(|now| now.saturating_sub(*before) < OUT_OF_A_CALL)
             });
             let patient = since.is_some_and(|since| since.elapsed() < DEBT_LIMIT);
             if threads.is_empty() || !patient {
@@ -249,7 +249,6 @@ impl Space {
                 *since = None;
                 return Wait::Quiet;
             }
-            running = target::running_threads(self.header.pid);
         }
     }
 

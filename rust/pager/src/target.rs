@@ -207,12 +207,15 @@ pub fn running_threads(pid: i32) -> Vec<(i32, Duration)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|thread| {
-            let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"));
-            stat.is_some_and(|stat| stat.state == 'R')
-        })
-        .map(|thread| (thread, Duration::from_nanos(runtime(pid, thread).unwrap_or(0))))
+        .filter_map(|thread| Some((thread, running_time(pid, thread)?)))
         .collect()
+}
+
+/// Processor time so far of a thread that runs or waits for a CPU; `None` if it sleeps or is gone.
+#[must_use]
+pub fn running_time(pid: i32, thread: i32) -> Option<Duration> {
+    let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
+    (stat.state == 'R').then(|| Duration::from_nanos(runtime(pid, thread).unwrap_or(0)))
 }
 
 /// Nanoseconds for which a thread has run; `None` if the kernel does not say.
