@@ -63,7 +63,7 @@ bench: .venv/stamp-built ## figures beside the kernel's own, as a table and JSON
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────
 test: setup ## all tests: Rust, then pytest; ARGS="-k word" goes to pytest
 	@cargo test --quiet --release -p agentzip-pager
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(ARGS)
 
 # How many times as many cases as in `make test`: 200 are more than ten million executions.
 TIMES := 200

@@ -94,6 +94,30 @@ def test_nothing_is_brought_unless_it_was_asked_for() -> None:
         assert (3, status.learned_pages) == (status.wakes, stage.engine.learned(target.pid).pages)
 
 
+def test_what_the_next_wake_needs_and_wrote_is_encoded_for_one_wait() -> None:
+    """With LZ4 where that halves it; what the wake only reads keeps the better encoding."""
+    with Stage() as stage:
+        stage.open(algorithm="zstd")
+        target = stage.memory(_MIB)
+        stage.attach(target)
+        stage.page_out(target)
+        for line in (_WALK, f"rewrite 100 {_NEEDED} 6"):
+            # The program has some pages beside those that it was told to touch.
+            assert _pages_of(stage.engine, target, "lz4") < 20
+            target.ok(line)
+            stage.page_out(target)
+        quick, others = (_pages_of(stage.engine, target, codec) for codec in ("lz4", "zstd"))
+
+        assert 100 < quick <= _NEEDED // 2 + 20
+        assert others > quick
+        target.verify()
+        stage.settle()
+
+
+def _pages_of(engine: Pager, target: Target, codec: str) -> int:
+    return sum(row.pages for row in engine.census(target.pid) if row.codec == codec)
+
+
 def test_what_is_not_needed_any_more_is_forgotten() -> None:
     """After three wakes elsewhere nothing is left of the first habit."""
     with _asleep(wakes=2) as (stage, target):

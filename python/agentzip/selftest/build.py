@@ -21,6 +21,7 @@ BIN_VARIABLE = "AGENTZIP_SELFTEST_BIN"
 PROGRAMS = {
     "memory": ["memory.c"],
     "stress": ["stress.c"],
+    "tangle": ["tangle.c"],
     "eintr": ["eintr.c"],
     "timed": ["timed.c"],
     "seccomp_wrap": ["seccomp_wrap.c"],

@@ -25,6 +25,7 @@ _OPS_WITH_MOVES = 80_000
 """Together more than a million operations in each run of the tests."""
 
 _OPS_WITH_PREFETCH = 120_000
+_OPS_TANGLED = 50_000
 _OPS_ENDLESS = 10**12
 _LOOK_SECONDS = 0.1
 _ASK_SECONDS = 60.0
@@ -90,6 +91,17 @@ def run_stress(
     stage.attach(target, "when asked")
     if prefetch:
         stage.engine.set_prefetch(target.pid, replay=True, window_min=16, window_max=256)
+    _page_out_until(stage, target, operations, prefetch, seconds_max, page_outs_min)
+
+
+def _page_out_until(
+    stage: Stage,
+    target: Target,
+    operations: int,
+    prefetch: bool,
+    seconds_max: float,
+    page_outs_min: int,
+) -> None:
     # One that goes on into a tier takes longer, the program does not.
     fewest = 1 if stage.tier else page_outs_min
     mover = _Mover(stage, target, wake=prefetch)
@@ -177,6 +189,15 @@ def stress_moves(stage: Stage) -> None:
 def stress_prefetch(stage: Stage) -> None:
     """Wakes and windows bring pages home while mappings move, come and go."""
     run_stress(stage, _OPS_WITH_PREFETCH, 15, "--moves", "on", "--forks", "on", prefetch=True)
+
+
+@check("exact/tangled-moves", 120)
+def tangled_moves(stage: Stage) -> None:
+    """Threads move their mappings to where another's has just been, and do nothing else."""
+    stage.open(algorithm="lz4")
+    target = stage.start(stage.program("tangle"), "8", verify="")
+    stage.attach(target, "when asked")
+    _page_out_until(stage, target, _OPS_TANGLED, False, 100, 6)
 
 
 @check("exact/detach-under-moves", 90)

@@ -7,28 +7,33 @@
 //! moves a range away, thread B moves another one onto the freed addresses, and B's event comes
 //! first; or A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
-//! - messages are gathered in the journal until no event is open ([`Space::is_quiet`] asks the
-//!   kernel); nothing could be installed before that anyway.  Meanwhile nothing more is read than
-//!   must be, so that the threads of the program cannot go on and tangle it further;
-//! - what is watched where they meet is noted in the table, and then they are applied in the order
-//!   in which they must have taken effect (`order.rs`), each marked begun before and done after.
-//!   Marked ones stay in the journal to the end of this *window*, because the rest is judged by
-//!   them; a new engine goes on with the window of a killed one as if nothing had happened;
+//! - nothing is read before all that took effect is queued (`debtors.rs`), so that every read is a
+//!   *cut* through the program's history; while all threads that owe us an event sleep in their
+//!   calls, we look which ones these are, and by them we know what each message means (`cuts.rs`);
+//! - the events of a cut are put into their turn, who leaves a place before who comes to it, and
+//!   then applied, each marked begun before and done after; a new engine goes on with them as if
+//!   nothing had happened.  Nothing could be installed before that anyway;
+//! - a program that has not moved a mapping yet is spared the looks: without moves the order means
+//!   nothing.  Its events, those of children that we know no pid of, and those that a killed engine
+//!   had read, are gathered until no event is open ([`Userfaultfd::is_changing`] asks the kernel),
+//!   and put in the order in which they must have taken effect, by what is watched where they meet
+//!   (`order.rs`).  All these stay in the journal to the end of their *window*;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
 //!   not served before all this;
 //! - a mapping that a page out began to watch meanwhile is *fresh*: it does not count as watched in
 //!   all this, so moves are the only way for a watched mapping to appear.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::cuts::{Cut, Held};
 use crate::order::{self, Event};
 use crate::page_table::Entry;
 use crate::points;
 use crate::region;
 use crate::shared::{Kit, Shared};
-use crate::space::{Core, Debtors, Space};
+use crate::space::{Core, Space};
 use crate::stats::increment;
 use crate::sys::pagemap::{Filter, WATCHED};
-use crate::sys::userfaultfd::{FORK_INODE_WORD, Install, MESSAGE_WORDS, Message, decode_message};
+use crate::sys::userfaultfd::{FORK_INODE_WORD, MESSAGE_WORDS, Message, UNMAPPED, decode_message};
 use crate::target;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -41,18 +46,13 @@ mod tests;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How often to ask at once whether an event is still open: whose event was read needs some
+/// How long to ask at once whether an event is still open: whose event was read needs some
 /// microseconds to go on.
-const SPINS: usize = 20;
-/// How long to leave a thread that owes an event the CPU before asking again, and how often in one
-/// turn: the other targets of this fault thread wait meanwhile.
+const SPIN: Duration = Duration::from_micros(20);
+/// How long to leave a thread that owes an event the CPU before looking again.
 const NAP: Duration = Duration::from_micros(50);
-const NAPS: usize = 40;
-/// Who has run for so long has left the call that it was in, or waits to be read.
-const OUT_OF_A_CALL: Duration = Duration::from_micros(200);
-/// For how long one that gets no CPU at all is waited for: others wait for their faults meanwhile,
-/// and a new engine for its start.
-const DEBT_LIMIT: Duration = Duration::from_millis(50);
+/// How long to wait in one turn: the other targets of this fault thread wait meanwhile.
+const TURN: Duration = Duration::from_millis(4);
 /// In this time nobody is woken, returns to his program, makes another call and queues its event.
 const BRIEF: Duration = Duration::from_micros(10);
 /// How often to read on while events stay open, before leaving the rest for the next turn.
@@ -68,12 +68,15 @@ pub enum Settled {
 }
 
 /// How waiting for events ended that are open and not queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Wait {
     /// No event is open.
     Quiet,
-    /// All that are open are queued: they may be read.
-    Queued,
+    /// They may be read: all that are open are queued, by threads in these calls; or it is not
+    /// known whether all are.
+    Queued(Option<Vec<Held>>),
+    /// They may be read one by one: nothing was moved yet, so the order means nothing.
+    Unmoved,
     /// Some thread may still owe one: nothing must be read before it has come on.
     NotYet,
 }
@@ -89,6 +92,8 @@ mod head {
     pub const DONE: u64 = 1 << 9;
     /// It says nothing new.
     pub const ECHO: u64 = 1 << 10;
+    /// It is ours: the place that something comes to has no other tenant any more.
+    pub const CLEARS: u64 = 1 << 11;
     /// As which one of the window it is applied, from 1; 0: not known yet.
     pub const TURN_SHIFT: u32 = 32;
     /// Both of these.
@@ -124,7 +129,7 @@ impl Noted<'_> {
     }
 
     const fn plain(&self) -> Event {
-        Event { message: self.message, read: self.read() }
+        Event { message: self.message, read: self.read(), clears: self.is(head::CLEARS) }
     }
 
     /// The move that it was, if it was one and took effect.
@@ -160,96 +165,226 @@ impl Space {
         self.finish_window(core, shared, kit);
         let journal = self.table.journal();
         let capacity = journal.len() / MESSAGE_WORDS;
-        let mut naps = NAPS;
+        let began = Instant::now();
+        let mut was_empty = false;
         for _ in 0..ROUNDS {
-            // Of an earlier turn; an event that is read sets its thread free to tangle things.
-            if core.debtors.since.is_some()
-                && self.wait_until_queued(core, kit, &mut naps) == Wait::NotYet
-            {
-                return Ok(Settled::NotYet);
+            let (mut calls, mut most) = (None, capacity);
+            // A full journal is applied as it is.
+            if core.held < capacity {
+                match self.wait_until_queued(core, was_empty, began + TURN) {
+                    Wait::NotYet => return Ok(Settled::NotYet),
+                    Wait::Quiet if core.held > 0 && !self.settle_window(core, shared, kit) => {
+                        continue;
+                    }
+                    Wait::Quiet => calls = (self.header.pid != 0).then(Vec::new),
+                    Wait::Queued(found) => calls = found,
+                    // The thread of a first move stays until its echo is read, with all the rest.
+                    Wait::Unmoved => most = 1,
+                }
             }
             let used = core.held;
+            let room = most.min(capacity - used);
             let mut count = 0;
             let began = Instant::now();
-            if used < capacity && core.pending.len() < capacity {
-                count = self.descriptor.read_into(&journal[used * MESSAGE_WORDS..])?;
+            if room > 0 && core.pending.len() < capacity {
+                let places = used * MESSAGE_WORDS..(used + room) * MESSAGE_WORDS;
+                self.table.set_journal_used(used + room);
+                count = self.descriptor.read_into(&journal[places])?;
             }
+            was_empty = count == 0;
             let slow = began.elapsed() > BRIEF;
             let held = self.take_faults(core, used + count);
             core.held = held;
-            if held > 0 {
-                // Nothing was read: a killed engine has, and it is not known how.
-                self.number_reads(slow || count == 0);
-            }
+            self.table.set_journal_used(held);
             if held == 0 {
                 // The kernel hands out all it has, up to the room given: a short read was the last.
-                if count < capacity - used {
-                    self.settle_fresh(core, kit);
+                if count < room {
+                    self.settle_fresh(core);
                     return Ok(Settled::Yes);
                 }
                 continue;
             }
-            points::pass("event.read");
-            if held < capacity {
-                match self.wait_until_queued(core, kit, &mut naps) {
-                    Wait::Quiet => {}
-                    Wait::Queued => continue,
-                    Wait::NotYet => return Ok(Settled::NotYet),
+            match calls.filter(|_| core.moves && count > 0) {
+                Some(calls) => self.take_cut(core, shared, kit, &calls),
+                None => {
+                    // Nothing was read: a killed engine has, and it is not known how.
+                    self.number_reads(slow || count == 0);
+                    let is_move = |event: Noted<'_>| matches!(event.message, Message::Remap { .. });
+                    core.moves |= self.noted().any(is_move);
+                    (core.blurred, core.unjudged) = (true, true);
+                    points::pass("event.read");
                 }
             }
-            let landscape = self.survey(core);
-            // What was seen is what the events read so far have led to only if none came after it.
-            if held < capacity && landscape.is_some() && self.is_quiet(kit) == Some(false) {
-                continue;
+            if core.held == capacity {
+                self.settle_window(core, shared, kit);
             }
-            let landscape = landscape.unwrap_or_default();
-            self.table.open_window(&landscape);
-            points::pass("event.ordered");
-            self.apply_window(core, shared, kit, &landscape);
         }
         Ok(Settled::NotYet)
     }
 
-    /// Wait for open events to be queued, *without* reading them: the threads that wait for us stay
-    /// where they are, so that no more than one event per thread can be open together.
+    /// Take what a read has brought for all that took effect before it, and apply it, if nothing of
+    /// it is left to be told.
+    fn take_cut(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, calls: &[Held]) {
+        let known: Vec<Event> =
+            self.noted().map(|event| event.plain()).filter(|event| event.read > 0).collect();
+        let last = known.iter().map(|event| event.read).max().unwrap_or(0);
+        // Where something came by what the last read had brought too early, and whether its former
+        // tenant has left: if not, he did before, and is told of now.
+        let left = |range: &Range<u64>| {
+            let is_it = |event: &Event| {
+                event.read < last
+                    && order::overlaps(Some(range), order::source(&event.message).as_ref())
+            };
+            known.iter().any(is_it)
+        };
+        let early = |event: &&Event| core.blurred && event.read == last;
+        let arrivals =
+            known.iter().filter(early).filter_map(|event| order::arrival(&event.message));
+        let mut came: Vec<_> = arrivals.map(|range| (left(&range), range)).collect();
+        let read = if core.blurred { last.max(1) } else { last + 1 };
+        let new: Vec<Noted<'_>> = self.noted().filter(|event| event.read() == 0).collect();
+        let messages: Vec<Message> = new.iter().map(|event| event.message).collect();
+        let cut = core.cuts.judge(&messages, calls);
+        let mut reads = Vec::with_capacity(new.len());
+        for (event, judgement) in new.iter().zip(&cut.judgements) {
+            let source = order::source(&event.message);
+            let place = came.iter_mut().find(|(_, place)| {
+                !judgement.echo && order::overlaps(Some(place), source.as_ref())
+            });
+            let makes_room = place.is_some_and(|(left, _)| !std::mem::replace(left, true));
+            let steps = u64::from(core.blurred && !makes_room) + u64::from(judgement.later);
+            let echo = if judgement.echo { head::ECHO } else { 0 };
+            // The call cleared the place first, and has told of that.
+            let told = |known: &&Event| {
+                judgement.earlier
+                    && order::overlaps(
+                        order::source(&known.message).as_ref(),
+                        order::arrival(&event.message).as_ref(),
+                    )
+            };
+            let read = known.iter().rev().find(told).map_or(read + steps, |known| known.read);
+            event.head.store(event.word | echo | read << head::READ_SHIFT, Ordering::Release);
+            reads.push(read);
+        }
+        self.add_clearings(core, &cut, &reads, known.is_empty());
+        points::pass("event.read");
+        core.blurred = cut.judgements.iter().any(|judgement| judgement.later);
+        let has_room = (core.held + 2 * calls.len()) * MESSAGE_WORDS < self.table.journal().len();
+        if !has_room || cut.is_whole && !core.blurred {
+            self.apply_cut(core, shared, kit);
+        }
+    }
+
+    /// Add to the journal what calls have given up and taken beyond what their messages say.
+    fn add_clearings(&self, core: &mut Core, cut: &Cut, reads: &[u64], is_first: bool) {
+        let given_up = cut.given_up.iter().map(|given| (given, 0));
+        let taken = cut.taken.iter().map(|taken| (taken, head::CLEARS));
+        // What nobody has pages at is clear, if no event may bring some first.
+        let needed = |&((_, range), _): &(&(usize, Range<u64>), u64)| {
+            !is_first || !cut.given_up.is_empty() || self.is_occupied(range.clone())
+        };
+        for ((index, range), flag) in given_up.chain(taken).filter(needed) {
+            let places = self.table.journal().chunks_exact(MESSAGE_WORDS);
+            let Some(words) = places.into_iter().nth(core.held) else { return };
+            self.table.set_journal_used(core.held + 1);
+            words[1].store(range.start, Ordering::Relaxed);
+            words[2].store(range.end, Ordering::Relaxed);
+            let word = UNMAPPED | flag | reads[*index] << head::READ_SHIFT;
+            words[0].store(word, Ordering::Release);
+            core.held += 1;
+        }
+    }
+
+    /// Apply all events of the journal, read by read.
+    fn apply_cut(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+        let events: Vec<Noted<'_>> = self.noted().collect();
+        let window: Vec<Event> = events.iter().map(Noted::plain).collect();
+        let all: Vec<usize> = (0..window.len()).collect();
+        for (number, index) in (1..).zip(order::by_reads(&window, &all)) {
+            let event = &events[index];
+            let word = event.word & !(u64::MAX << head::TURN_SHIFT);
+            event.head.store(number << head::TURN_SHIFT | word, Ordering::Release);
+            points::pass("event.turn_noted");
+        }
+        self.table.open_window(&[]);
+        points::pass("event.ordered");
+        self.apply_window(core, shared, kit, &[]);
+    }
+
+    /// Apply all events of the journal; false if one that is not among them has come meanwhile.
+    fn settle_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> bool {
+        if core.moves && !core.unjudged {
+            self.apply_cut(core, shared, kit);
+            return true;
+        }
+        let is_full = core.held * MESSAGE_WORDS == self.table.journal().len();
+        let landscape = self.survey(core);
+        // What was seen is what the events read so far have led to only if none came after it.
+        if !is_full && landscape.is_some() && self.descriptor.is_changing() {
+            return false;
+        }
+        let landscape = landscape.unwrap_or_default();
+        self.table.open_window(&landscape);
+        points::pass("event.ordered");
+        self.apply_window(core, shared, kit, &landscape);
+        true
+    }
+
+    /// Wait for open events to be queued, *before* any is read: the threads that wait for us stay
+    /// where they are, so that no more than one event per thread can be open together, and what a
+    /// thread does after a read comes after all that took effect before it.
     ///
-    /// Who owes an event runs, or waits for a CPU; who has queued it sleeps, and who ran for long
-    /// enough since has left the call.  Who does neither may have been preempted in it.
-    fn wait_until_queued(&self, core: &mut Core, kit: &mut Kit, naps: &mut usize) -> Wait {
-        for _ in 0..SPINS {
-            if self.is_quiet(kit) != Some(false) {
-                core.debtors.since = None;
+    /// That needs a look at each thread, which a program is spared until its first move.  Of a
+    /// child that we know no pid of it cannot be had: a nap lets those come on that we displaced.
+    fn wait_until_queued(&self, core: &mut Core, was_empty: bool, deadline: Instant) -> Wait {
+        let spins = core.held > 0 && (core.moves || was_empty);
+        if !self.goes_on(spins) {
+            core.debtors.acquit();
+            core.cuts.forget();
+            return Wait::Quiet;
+        }
+        if !core.moves {
+            if was_empty {
+                std::thread::sleep(NAP);
+            }
+            return Wait::Unmoved;
+        }
+        let pid = self.header.pid;
+        if pid == 0 {
+            std::thread::sleep(NAP);
+            return Wait::Queued(None);
+        }
+        loop {
+            // The threads are looked at one after the other: what one did while the next ones were
+            // looked at shows at the second time.
+            let now = Instant::now();
+            let mut queued = || core.debtors.have_queued(&target::awake_threads(pid), now);
+            if queued() && queued() {
+                core.debtors.acquit();
+                return Wait::Queued(Some(target::held_calls(pid)));
+            }
+            if now >= deadline {
+                return Wait::NotYet;
+            }
+            std::thread::sleep(NAP);
+            if !self.descriptor.is_changing() {
+                core.debtors.acquit();
+                core.cuts.forget();
                 return Wait::Quiet;
+            }
+        }
+    }
+
+    /// Whether an event stays open; whose events were just read are given the time to go on.
+    fn goes_on(&self, just_read: bool) -> bool {
+        let began = Instant::now();
+        while self.descriptor.is_changing() {
+            if !just_read || began.elapsed() >= SPIN {
+                return true;
             }
             std::hint::spin_loop();
         }
-        let pid = self.header.pid;
-        if core.debtors.since.is_none() {
-            let threads = target::running_threads(pid);
-            core.debtors = Debtors { since: Some(Instant::now()), threads };
-        }
-        loop {
-            let Debtors { since, threads } = &mut core.debtors;
-            threads.retain(|(thread, before)| {
-                let now = target::running_time(pid, *thread);
-                now.is_some_and(|now| now.saturating_sub(*before) < OUT_OF_A_CALL)
-            });
-            let patient = since.is_some_and(|since| since.elapsed() < DEBT_LIMIT);
-            if threads.is_empty() || !patient {
-                *since = None;
-                let quiet = self.is_quiet(kit) != Some(false);
-                return if quiet { Wait::Quiet } else { Wait::Queued };
-            }
-            if *naps == 0 {
-                return Wait::NotYet;
-            }
-            *naps -= 1;
-            std::thread::sleep(NAP);
-            if self.is_quiet(kit) != Some(false) {
-                *since = None;
-                return Wait::Quiet;
-            }
-        }
+        false
     }
 
     /// Note the faults among the first messages and clear them away; returns how many places of the
@@ -274,7 +409,8 @@ impl Space {
     /// the engine, their inodes, instead of their numbers in its table.
     pub fn name_children(&self, inode_of_number: impl Fn(RawFd) -> Option<u64>) -> Vec<u64> {
         let mut named = Vec::new();
-        for message in self.table.journal().chunks_exact(MESSAGE_WORDS) {
+        let places = self.table.journal().chunks_exact(MESSAGE_WORDS);
+        for message in places.take(self.table.journal_used()) {
             if let Some(Message::Fork { descriptor, inode }) = load(message) {
                 let inode = if inode == 0 {
                     inode_of_number(descriptor).unwrap_or(u64::MAX)
@@ -288,19 +424,10 @@ impl Space {
         named
     }
 
-    /// Whether no event is open; `None` if that cannot be asked (no area of ours is there).
-    pub fn is_quiet(&self, kit: &mut Kit) -> Option<bool> {
-        let probe = self.header.area.end.checked_sub(PAGE).filter(|_| !self.header.area.is_empty());
-        match self.descriptor.copy(probe?, &kit.page.0) {
-            Install::Done | Install::Partial(_) | Install::AlreadyPresent => Some(true),
-            Install::Changing => Some(false),
-            Install::NotMapped | Install::Gone | Install::NoMemory | Install::Failed(_) => None,
-        }
-    }
-
     /// The events in the journal.
     fn noted(&self) -> impl Iterator<Item = Noted<'_>> {
-        self.table.journal().chunks_exact(MESSAGE_WORDS).filter_map(|words| {
+        let places = self.table.journal().chunks_exact(MESSAGE_WORDS);
+        places.take(self.table.journal_used()).filter_map(|words| {
             let message =
                 load(words).filter(|message| !matches!(message, Message::Fault { .. }))?;
             Some(Noted { head: &words[0], word: words[0].load(Ordering::Acquire), message })
@@ -323,6 +450,14 @@ impl Space {
         let window: Vec<Event> = self.noted().map(|event| event.plain()).collect();
         let meetings = Some(order::meetings(&window)).filter(|meetings| !meetings.is_empty());
         meetings.map(|all| all.into_iter().flat_map(|range| self.watched(core, range)).collect())
+    }
+
+    /// Drop what a killed engine had added to events that it did not come to apply.
+    pub fn drop_clearings(&self) {
+        if self.table.window().is_none() {
+            let added = self.noted().filter(|event| event.is(head::CLEARS));
+            added.for_each(|event| event.head.store(0, Ordering::Release));
+        }
     }
 
     /// Go on with a window that a killed engine was applying.
@@ -381,7 +516,9 @@ impl Space {
         }
         points::pass("event.cleared");
         self.table.close_window();
+        self.table.set_journal_used(0);
         core.held = 0;
+        (core.blurred, core.unjudged) = (false, false);
         for child in core.unborn.drain(..) {
             if shared.adopt(child).is_err() {
                 increment(&shared.counters.pages_lost);
@@ -449,8 +586,8 @@ impl Space {
     }
 
     /// What was fresh is like any other mapping once no event is open.
-    pub fn settle_fresh(&self, core: &mut Core, kit: &mut Kit) {
-        if !core.fresh.is_empty() && self.is_quiet(kit) == Some(true) {
+    pub fn settle_fresh(&self, core: &mut Core) {
+        if !core.fresh.is_empty() && !self.descriptor.is_changing() {
             core.fresh.clear();
             self.table.forget_fresh();
         }

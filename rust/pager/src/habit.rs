@@ -240,6 +240,12 @@ impl Habit {
         }
     }
 
+    /// Whether the next wake brings the page home.
+    #[must_use]
+    pub fn returns(&self, page: PageNumber) -> bool {
+        self.find(page).is_some_and(|index| self.learned[index].weight >= GAIN)
+    }
+
     /// A page that was out has been touched, and was brought.
     pub fn refault(&mut self, page: PageNumber, now: Instant) -> Call {
         let Some(asleep_since) = self.asleep_since else { return Call::Unheard };

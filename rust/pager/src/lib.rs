@@ -30,6 +30,10 @@ pub mod code_room;
 pub mod codec;
 /// Half-empty pool memory back to the host.
 pub mod compact;
+/// What the messages of one read mean, by the calls that threads are held in.
+pub mod cuts;
+/// Who has changed an address space and may not have said so yet.
+pub mod debtors;
 /// Slots by their contents.
 pub mod dedup;
 /// Taken parts of the swap file.

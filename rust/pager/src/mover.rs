@@ -5,7 +5,7 @@
 use crate::address::{ByteAddress, PAGE_SIZE, Page, PageNumber};
 use crate::borrow::Worker;
 use crate::caches::Prepared;
-use crate::codec::{Encoder, Preset};
+use crate::codec::{Algorithm, Encoder, Preset};
 use crate::error::{Error, Result};
 use crate::page_in::bring_home;
 use crate::page_out::PageOutReport;
@@ -33,7 +33,7 @@ const MOVES_PER_STEP: usize = 24;
 /// Pages read, encoded and published at a time.
 pub const BATCH_PAGES: usize = 32;
 /// How long to leave the program alone when a step cannot begin.
-const LATER: Duration = Duration::from_micros(200);
+const LATER: Duration = Duration::from_millis(1);
 /// How often a range is tried again after the program changed its address space.
 const RETRIES: u8 = 8;
 /// Pages that refuse to move before the rest of their range is left alone.
@@ -68,6 +68,8 @@ pub struct Mover<'a, 'w> {
     number: u64,
     keep: Vec<Range<u64>>,
     pub(crate) encoder: Encoder,
+    /// For pages that come back with the next wake, where it is faster than `encoder`.
+    pub(crate) quick: Option<Encoder>,
     pub(crate) kit: Kit,
     pub(crate) encoded: Box<Page>,
     pub(crate) pages: Vec<u8>,
@@ -133,8 +135,11 @@ impl<'a, 'w> Mover<'a, 'w> {
         let mut keep =
             vec![page_of(worker.loan.thread_pointer), page_of(worker.loan.stack_pointer)];
         keep.sort_by_key(|range| range.start);
-        let encoder = Encoder::new(shared.settings.algorithm)
-            .map_err(|error| Error::Internal(error.to_string()))?;
+        let encoder =
+            |algorithm| Encoder::new(algorithm).map_err(|error| Error::Internal(error.to_string()));
+        let algorithm = shared.settings.algorithm;
+        let is_slow = matches!(algorithm, Algorithm::Zstd { .. });
+        let quick = is_slow.then(|| encoder(Algorithm::Lz4 { level: 0 })).transpose()?;
         let mut mover = Self {
             shared,
             space,
@@ -142,7 +147,8 @@ impl<'a, 'w> Mover<'a, 'w> {
             report,
             number,
             keep,
-            encoder,
+            encoder: encoder(algorithm)?,
+            quick,
             kit: Kit::default(),
             encoded: Box::new([0; PAGE_SIZE]),
             pages: vec![0; BATCH_PAGES * PAGE_SIZE],

@@ -33,8 +33,21 @@ const STEPS_MAX: usize = 2048;
 pub struct Event {
     /// What the kernel said.
     pub message: Message,
-    /// Number of the read that brought it; never falls from one event to the next.
+    /// Number of the read that brought it; never falls from one event to the next, but in what
+    /// [`by_reads`] is given.
     pub read: u64,
+    /// It clears the place that another event comes to (an "unmapped" of ours).
+    pub clears: bool,
+}
+
+impl Event {
+    fn leaves(&self) -> Option<Range<u64>> {
+        source(&self.message).filter(|_| !self.clears)
+    }
+
+    fn comes(&self) -> Option<Range<u64>> {
+        if self.clears { source(&self.message) } else { arrival(&self.message) }
+    }
 }
 
 /// An event in its turn.
@@ -51,12 +64,13 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (both.start < both.end).then_some(both)
 }
 
-fn overlaps(a: Option<&Range<u64>>, b: Option<&Range<u64>>) -> bool {
+/// Whether both are there and have addresses in common.
+pub fn overlaps(a: Option<&Range<u64>>, b: Option<&Range<u64>>) -> bool {
     a.zip(b).is_some_and(|(a, b)| overlap(a, b).is_some())
 }
 
 /// Addresses that an event brings a tenant to.
-fn arrival(message: &Message) -> Option<Range<u64>> {
+pub fn arrival(message: &Message) -> Option<Range<u64>> {
     match *message {
         Message::Remap { to, length, .. } => Some(to..to + length),
         _ => None,
@@ -73,7 +87,7 @@ fn departure(message: &Message) -> Option<Range<u64>> {
 }
 
 /// Addresses whose tenant an event is about.
-fn source(message: &Message) -> Option<Range<u64>> {
+pub fn source(message: &Message) -> Option<Range<u64>> {
     match *message {
         Message::Remove { start, end } => Some(start..end),
         _ => departure(message),
@@ -171,29 +185,50 @@ fn groups(window: &[Event]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The order of a group whose messages contradict each other.
-fn whole_reads(window: &[Event], group: &[usize]) -> Vec<Turn> {
+/// Events by the reads that brought them, each of which all of its events took effect before, and
+/// none of another: who leaves before who comes.
+pub fn by_reads(window: &[Event], group: &[usize]) -> Vec<usize> {
     let mut open = group.to_vec();
-    let mut turns = Vec::with_capacity(group.len());
-    let mut echoes = Vec::new();
+    open.sort_by_key(|&index| window[index].read);
+    let mut order = Vec::with_capacity(group.len());
     while let Some(&first) = open.first() {
         let is_free = |&index: &usize| {
-            let place = arrival(&window[index].message);
-            let leaves = |&other: &usize| {
+            let event = &window[index];
+            let place = event.comes();
+            // Of two tenants of one place the one that was unmapped came after the one that moved.
+            let unmapped = event.leaves().filter(|_| place.is_none());
+            let goes_first = |&other: &usize| {
+                let before = &window[other];
+                let clears = before.comes().filter(|_| before.clears && !event.clears);
+                let moves = before.leaves().filter(|_| before.comes().is_some());
+                let meet = |a: &Option<_>, b: Option<_>| overlaps(a.as_ref(), b.as_ref());
                 other != index
-                    && window[other].read <= window[index].read
-                    && overlaps(place.as_ref(), departure(&window[other].message).as_ref())
+                    && before.read <= event.read
+                    && (meet(&place, before.leaves())
+                        || meet(&place, clears)
+                        || meet(&unmapped, moves))
             };
-            !open.iter().any(leaves)
+            event.read <= window[first].read && !open.iter().any(goes_first)
         };
         let index = open.iter().copied().find(is_free).unwrap_or(first);
-        let echo = open
-            .iter()
-            .copied()
-            .find(|&other| is_echo(&window[other], &window[index]) && !echoes.contains(&other));
-        echoes.extend(echo);
-        turns.push(Turn { index, echo: echoes.contains(&index) });
+        order.push(index);
         open.retain(|&other| other != index);
+    }
+    order
+}
+
+/// The order of a group whose messages contradict each other.
+fn whole_reads(window: &[Event], group: &[usize]) -> Vec<Turn> {
+    let mut echoes = Vec::new();
+    let order = by_reads(window, group);
+    let mut turns = Vec::with_capacity(order.len());
+    for (place, &index) in order.iter().enumerate() {
+        let mut rest = order[place + 1..].to_vec();
+        rest.sort_unstable();
+        let is_its_echo =
+            |other: &usize| is_echo(&window[*other], &window[index]) && !echoes.contains(other);
+        echoes.extend(rest.into_iter().find(is_its_echo));
+        turns.push(Turn { index, echo: echoes.contains(&index) });
     }
     turns
 }

@@ -265,7 +265,7 @@ fn watch(shared: &Shared, space: &Space, regions: &[Region]) -> Result<HashSet<u
             core.fresh.extend(fresh);
         }
     }
-    space.settle_fresh(&mut core, &mut kit);
+    space.settle_fresh(&mut core);
     Ok(watched)
 }
 

@@ -13,6 +13,9 @@ use crate::points;
 use crate::space::Slot;
 use crate::store::Encoded;
 
+/// What LZ4 does not halve is worth the better encoder even for one wait.
+const QUICK_BYTES_MAX: usize = PAGE_SIZE / 2;
+
 impl Mover<'_, '_> {
     /// Encode the staged pages and publish them.
     pub(crate) fn store_slots(&mut self, slots: &[u64]) -> Result<()> {
@@ -26,9 +29,11 @@ impl Mover<'_, '_> {
     }
 
     fn store_batch(&mut self, batch: &[u64]) -> Result<()> {
-        let places: Vec<Slot> = {
+        let places: Vec<(Slot, bool)> = {
             let core = self.space.core.lock();
-            batch.iter().map(|slot| core.slots[*slot as usize]).collect()
+            let returns = |place: Slot| place.owner.is_some_and(|page| core.habit.returns(page));
+            let places = batch.iter().map(|slot| core.slots[*slot as usize]);
+            places.map(|place| (place, returns(place))).collect()
         };
         let mut pages = std::mem::take(&mut self.pages);
         let address = self.space.slot_address(batch[0]);
@@ -36,8 +41,8 @@ impl Mover<'_, '_> {
         let read = self.worker.memory().read(address, bytes);
         let mut entries = Vec::with_capacity(batch.len());
         if read.is_ok() {
-            for (place, page) in places.iter().zip(bytes.as_chunks::<PAGE_SIZE>().0) {
-                let entry = place.owner.and_then(|_| self.encode(page, place.kept));
+            for ((place, returns), page) in places.iter().zip(bytes.as_chunks::<PAGE_SIZE>().0) {
+                let entry = place.owner.and_then(|_| self.encode(page, place.kept, *returns));
                 entries.push(entry);
                 if self.report.pool_full {
                     break;
@@ -53,7 +58,7 @@ impl Mover<'_, '_> {
     }
 
     /// Encode one page into the pool; `None` if the pool is full.
-    fn encode(&mut self, page: &Page, kept: Option<Stored>) -> Option<Entry> {
+    fn encode(&mut self, page: &Page, kept: Option<Stored>, returns: bool) -> Option<Entry> {
         if let Some(fill) = same_filled(page) {
             return Some(Entry::Same { fill });
         }
@@ -71,7 +76,7 @@ impl Mover<'_, '_> {
             self.report.pages_deduplicated += 1;
             return Some(Entry::Pooled(stored));
         }
-        let (codec, head, length) = self.encode_bytes(page);
+        let (codec, head, length) = self.encode_bytes(page, returns);
         let encoded = Encoded { codec, head, frame: &self.encoded[..length] };
         let mut stored = store.put(domain, &encoded, checksum);
         if stored.is_none() && !self.gave_up_kept {
@@ -84,7 +89,16 @@ impl Mover<'_, '_> {
     }
 
     /// Encode one page into `self.encoded`: how, what it needs, and how many bytes.
-    fn encode_bytes(&mut self, page: &Page) -> (CodecId, Head, usize) {
+    ///
+    /// One that the next wake needs is here for that wait only, so what it costs to encode and to
+    /// decode counts for more than its bytes.  If the wait turns out long, the tiers below take it.
+    fn encode_bytes(&mut self, page: &Page, returns: bool) -> (CodecId, Head, usize) {
+        if returns && let Some(quick) = &mut self.quick {
+            let (codec, length) = quick.encode(page, &mut self.encoded);
+            if length <= QUICK_BYTES_MAX {
+                return (codec, Head::default(), length);
+            }
+        }
         if let Some((reference, dictionary)) = &self.dictionary
             && !looks_incompressible(page)
             && let Some(length) =

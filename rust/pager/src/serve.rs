@@ -47,15 +47,11 @@ impl Space {
 
     /// [`Space::attend`] for a caller that holds the lock.
     pub fn drain(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> Answer {
-        let mut answer = Answer::Done;
         for _ in 0..ROUNDS {
             let began = Instant::now();
             match self.read_messages(core, shared, kit) {
                 Ok(Settled::Yes) => {}
-                Ok(Settled::NotYet) => {
-                    answer = Answer::Later;
-                    continue;
-                }
+                Ok(Settled::NotYet) => return Answer::Later,
                 // Out of descriptors for a forked child, for one: the message stays in the kernel.
                 // Whatever it is, only a dead address space may be let go of.
                 Err(_) if self.descriptor.is_alive() => return Answer::Later,
@@ -64,12 +60,12 @@ impl Space {
             if core.pending.is_empty() {
                 return Answer::Done;
             }
-            answer = self.answer_pending(core, shared, kit, began);
+            let answer = self.answer_pending(core, shared, kit, began);
             if answer != Answer::Later {
                 return answer;
             }
         }
-        answer
+        Answer::Later
     }
 
     fn answer_pending(

@@ -15,6 +15,8 @@
 
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::ahead::Ahead;
+use crate::cuts::Cuts;
+use crate::debtors::Debtors;
 use crate::error::{Error, Result};
 use crate::habit::{Habit, Tally};
 use crate::page_table::{Entry, HEADER_WORDS, OWN_HEADER_WORDS, PageTable, Stored};
@@ -29,12 +31,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// Version of the table header, the entries and the pool.
-pub const STATE_FORMAT: u64 = 3;
+pub const STATE_FORMAT: u64 = 4;
 /// Name of every table's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:table:3";
+pub const MEMFD_NAME: &str = "agentzip:table:4";
 /// Virtual size of a table; memory is taken page by page.  Enough for 230 GiB of target memory.
 const TABLE_BYTES: usize = 1 << 30;
 /// "AgentZip" as a number.
@@ -42,7 +43,7 @@ const MAGIC: u64 = 0x7069_5A74_6E65_6741;
 /// Bytes before the staging area that hold arguments of the worker's calls.
 pub const SCRATCH_BYTES: u64 = 4 * PAGE_SIZE as u64;
 /// Messages that can be kept until no event is open.
-pub const JOURNAL_MESSAGES: usize = 152;
+pub const JOURNAL_MESSAGES: usize = 408;
 /// Ranges that the landscape of a window can have.
 const LANDSCAPE_RANGES: usize = 100;
 /// In place of their number: there were more.
@@ -72,6 +73,8 @@ mod word {
     /// 0, or one more than the number of ranges.
     pub const LANDSCAPE: usize = 60;
     pub const FRESH: usize = 61;
+    /// How many places of the journal may hold a message.
+    pub const USED: usize = 62;
     pub const JOURNAL: usize = 64;
     pub const LANDSCAPE_RANGES: usize = JOURNAL + super::JOURNAL_MESSAGES * super::MESSAGE_WORDS;
     pub const FRESH_RANGES: usize = LANDSCAPE_RANGES + 2 * super::LANDSCAPE_RANGES;
@@ -234,6 +237,17 @@ impl Table {
         self.word(word::DESCRIPTOR_INODE).load(Ordering::Acquire)
     }
 
+    /// How many places of the journal may hold a message: what lies behind is never looked at.
+    #[must_use]
+    pub fn journal_used(&self) -> usize {
+        self.word(word::USED).load(Ordering::Acquire) as usize
+    }
+
+    /// Set that; before a message is put there.
+    pub fn set_journal_used(&self, places: usize) {
+        self.word(word::USED).store(places as u64, Ordering::Release);
+    }
+
     /// Remember which userfaultfd belongs to this table.
     pub fn set_descriptor_inode(&self, inode: u64) {
         self.word(word::DESCRIPTOR_INODE).store(inode, Ordering::Release);
@@ -358,8 +372,17 @@ pub struct Core {
     pub slots: Vec<Slot>,
     /// How many places of the journal, from its start, may hold events that are not applied yet.
     pub held: usize,
-    /// Who may owe an event that took effect before the last read.
+    /// Who may owe an event that took effect before others that are queued.
     pub debtors: Debtors,
+    /// It has moved a mapping, or may have: what its events mean depends on their order.
+    pub moves: bool,
+    /// What calls in progress have told so far.
+    pub cuts: Cuts,
+    /// The journal holds events of a read that did not wait for the rest, or that it had brought
+    /// too early.
+    pub blurred: bool,
+    /// It holds events that were read without a look at the calls.
+    pub unjudged: bool,
     /// Faults read but not answered yet: address and whether it was a write.
     pub pending: Vec<(u64, bool)>,
     /// A page out ended in the middle of a move: contents may be in either place.
@@ -377,16 +400,6 @@ pub struct Core {
     pub habit: Habit,
     /// Where it walks through its memory.
     pub ahead: Ahead,
-}
-
-/// Threads that ran or waited for a CPU at some moment, with their processor time then: each of
-/// them may have changed the address space and not have queued its event yet.
-#[derive(Debug, Default)]
-pub struct Debtors {
-    /// Since when they are waited for; `None`: they are not.
-    pub since: Option<Instant>,
-    /// Those that have not come on since.
-    pub threads: Vec<(i32, Duration)>,
 }
 
 /// One managed address space.

@@ -32,8 +32,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often to look for events that are still open before leaving them to the fault threads.
-const EVENT_TRIES: usize = 400;
+/// For how long to wait, over all spaces, for events that are still open before leaving them to the
+/// fault threads.
+const EVENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was handed over, sorted.
 #[derive(Debug)]
@@ -149,8 +150,9 @@ pub fn take_over(shared: &Shared, mut estate: Estate) -> Result<Vec<i32>> {
     }
     points::pass("takeover.received");
     let mut kit = Kit::default();
+    let deadline = Instant::now() + EVENT_PATIENCE;
     for space in shared.all_spaces() {
-        apply_events(shared, &space, &mut kit);
+        apply_events(shared, &space, &mut kit, deadline);
     }
     adopt_slots(shared)?;
     for space in shared.all_spaces() {
@@ -211,19 +213,23 @@ fn drop_unused_dictionaries(shared: &Shared) {
 
 /// Apply what the dead engine had read, and what is pending; threads that owe an event get some
 /// time.
-fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit) {
+fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit, deadline: Instant) {
     let mut core = space.core.lock();
     // Until all is settled a staged page may still be where it came from.
     core.unsettled = true;
     core.held = JOURNAL_MESSAGES;
+    space.drop_clearings();
+    (core.moves, core.unjudged) = (true, true);
     core.fresh = space.table.fresh();
     core.fresh.sort_by_key(|part| part.start);
     // What the dead engine knew of calls in progress died with it.
     core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
-    for _ in 0..EVENT_TRIES {
+    loop {
         match space.read_messages(&mut core, shared, kit) {
-            Ok(Settled::Yes) => return,
-            Ok(Settled::NotYet) => std::thread::sleep(Duration::from_micros(500)),
+            Ok(Settled::NotYet) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            Ok(_) => return,
             Err(_) => {
                 if !space.descriptor.is_alive() {
                     space.set_gone();

@@ -1,5 +1,7 @@
 //! One foreign process: who it is, whether we may have it, which of its threads to borrow.
 
+use crate::address::PAGE_SIZE;
+use crate::cuts::{self, Held};
 use crate::error::{Error, Result};
 use crate::quarantine::Look;
 use crate::sys::arch::{self, Call};
@@ -203,19 +205,64 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
 
 /// Threads that run or wait for a CPU, each with its processor time so far.
 #[must_use]
-pub fn running_threads(pid: i32) -> Vec<(i32, Duration)> {
+pub fn awake_threads(pid: i32) -> Vec<(i32, Duration)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let awake = |thread: i32| {
+        let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
+        let time = || Duration::from_nanos(runtime(pid, thread).unwrap_or(0));
+        (stat.state == 'R').then(|| (thread, time()))
+    };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|thread| Some((thread, running_time(pid, thread)?)))
+        .filter_map(awake)
         .collect()
 }
 
-/// Processor time so far of a thread that runs or waits for a CPU; `None` if it sleeps or is gone.
+/// Calls that change mappings, of threads that sleep in one.
 #[must_use]
-pub fn running_time(pid: i32, thread: i32) -> Option<Duration> {
-    let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
-    (stat.state == 'R').then(|| Duration::from_nanos(runtime(pid, thread).unwrap_or(0)))
+pub fn held_calls(pid: i32) -> Vec<Held> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|thread: i32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
+            Some(Held { thread, call: parse_call(&text)? })
+        })
+        .collect()
+}
+
+/// A line of /proc/PID/syscall: number and six arguments; of `mremap(from, length, new_length,
+/// flags, to)`, `munmap(from, length)` or `mmap(from, length, protection, flags, ...)`.
+fn parse_call(text: &str) -> Option<cuts::Call> {
+    const FIXED: u64 = 2;
+    const DONTUNMAP: u64 = 4;
+    const MAP_FIXED: u64 = 0x10;
+    let mut fields = text.split_ascii_whitespace();
+    let number: i64 = fields.next()?.parse().ok()?;
+    let arguments: Vec<u64> = fields.take(5).filter_map(|text| hexadecimal(&text)).collect();
+    let &[from, length, new_length, flags, to] = arguments.as_slice() else { return None };
+    // Such a call has failed, or fails soon.
+    let is_sane = |start: u64, length: u64| start.max(length) < arch::ADDRESS_END;
+    match number {
+        arch::MUNMAP if is_sane(from, length) => {
+            let end = from + length.next_multiple_of(PAGE_SIZE as u64);
+            Some(cuts::Call::Unmap { start: from, end })
+        }
+        arch::MMAP if flags & MAP_FIXED != 0 && is_sane(from, length) => {
+            let end = from + length.next_multiple_of(PAGE_SIZE as u64);
+            Some(cuts::Call::Unmap { start: from, end })
+        }
+        arch::MREMAP if is_sane(from, length.max(new_length)) && is_sane(to, 0) => {
+            Some(cuts::Call::Move {
+                from,
+                length: length.next_multiple_of(PAGE_SIZE as u64),
+                new_length: new_length.next_multiple_of(PAGE_SIZE as u64),
+                to: (flags & FIXED != 0).then_some(to),
+                keeps: flags & DONTUNMAP != 0,
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Nanoseconds for which a thread has run; `None` if the kernel does not say.

@@ -26,13 +26,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def portions(regions: Sequence[model.Region]) -> list[Portion]:
+def portions(regions: Sequence[model.Region], portion_pages: int = PORTION_PAGES) -> list[Portion]:
     """
-    Everything of a process that may leave, in portions of about `PORTION_PAGES` resident pages.
+    Everything of a process that may leave, in portions of about so many resident pages.
 
     A large region is cut evenly by addresses; where its pages lie is not asked.
     """
-    size = PORTION_PAGES * PAGE_BYTES
+    size = portion_pages * PAGE_BYTES
     found: list[Portion] = [[]]
     held = 0
     for region in regions:

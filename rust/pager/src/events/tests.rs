@@ -160,8 +160,11 @@ impl Program {
     }
 
     fn landscape(&self) -> Vec<Range<u64>> {
-        let window: Vec<Event> =
-            self.journal.iter().map(|&(message, read)| Event { message, read }).collect();
+        let window: Vec<Event> = self
+            .journal
+            .iter()
+            .map(|&(message, read)| Event { message, read, clears: false })
+            .collect();
         let watched: Vec<Range<u64>> = self.places.keys().map(|place| range_of(*place)).collect();
         order::meetings(&window)
             .iter()
@@ -191,6 +194,7 @@ fn begin(out: u8, program: &Program) -> Space {
             space.table.set(PageNumber(page), Entry::Same { fill }).expect("room");
         }
     }
+    space.table.set_journal_used(program.journal.len());
     let journal = space.table.journal().chunks_exact(MESSAGE_WORDS);
     for (words, (message, read)) in journal.zip(&program.journal) {
         let [kind, one, two, three] = match *message {
@@ -318,11 +322,13 @@ fn fresh_ranges_outlive_an_engine() {
     let space = begin(0, &Program::new(0));
     let mut core = space.core.lock();
     core.fresh = vec![range_of(3), range_of(1)];
-    space.settle_fresh(&mut core, &mut Kit::default());
-    space.settle_fresh(&mut core, &mut Kit::default());
-    assert_eq!(vec![range_of(1), range_of(3)], space.table.fresh());
+    core.fresh.iter().for_each(|part| space.table.note_fresh(part));
+    core.fresh.iter().for_each(|part| space.table.note_fresh(part));
+    let memory = space.table.words().as_fd().try_clone_to_owned().expect("a duplicate");
+    let heir = Table::take_over(memory).expect("a table").expect("complete");
+    assert_eq!(vec![range_of(3), range_of(1)], heir.fresh());
     space.end_window(&mut core, &Shared::for_tests());
-    assert!(space.table.fresh().is_empty() && core.fresh.is_empty());
+    assert!(heir.fresh().is_empty() && core.fresh.is_empty());
 }
 
 #[test]

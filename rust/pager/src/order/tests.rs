@@ -16,7 +16,7 @@ const fn remove(start: u64) -> Message {
 /// `watched` is watched in the end; without echoes.
 fn order(events: &[(Message, u64)], out: &[u64], watched: &[Range<u64>]) -> Vec<usize> {
     let window: Vec<Event> =
-        events.iter().map(|&(message, read)| Event { message, read }).collect();
+        events.iter().map(|&(message, read)| Event { message, read, clears: false }).collect();
     let occupied = |range: Range<u64>| out.iter().any(|start| range.contains(start));
     let turns = put_in_order(&window, occupied, watched);
     turns.iter().filter(|turn| !turn.echo).map(|turn| turn.index).collect()

@@ -164,6 +164,13 @@ pub fn is_restart(result: i64) -> bool {
     matches!(result, RESTART_SYS | RESTART_NOINTR | RESTART_NOHAND | RESTART_BLOCK)
 }
 
+/// The call that moves mappings.
+pub const MREMAP: i64 = 25;
+/// The call that unmaps.
+pub const MUNMAP: i64 = 11;
+/// The call that maps, and unmaps what was there.
+pub const MMAP: i64 = 9;
+
 /// Whether a call may drop the contents of memory: madvise, process_madvise, and io_uring_enter,
 /// which can run either.
 #[must_use]

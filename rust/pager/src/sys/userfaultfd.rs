@@ -133,6 +133,9 @@ pub enum Message {
     Unknown(u64),
 }
 
+/// First word of the message that a range was unmapped.
+pub const UNMAPPED: u64 = 0x16;
+
 /// Decode one message of four words.
 #[must_use]
 pub fn decode_message(words: [u64; MESSAGE_WORDS]) -> Message {
@@ -148,7 +151,7 @@ pub fn decode_message(words: [u64; MESSAGE_WORDS]) -> Message {
         },
         0x14 => Message::Remap { from: words[1], to: words[2], length: words[3] },
         0x15 => Message::Remove { start: words[1], end: words[2] },
-        0x16 => Message::Unmap { start: words[1], end: words[2] },
+        UNMAPPED => Message::Unmap { start: words[1], end: words[2] },
         _ => Message::Unknown(words[0]),
     }
 }
@@ -275,6 +278,14 @@ impl Userfaultfd {
         let mut argument = [address, length, 0, 0];
         let result = self.ioctl(UFFDIO_POISON, &mut argument);
         Self::judge(result, argument[3] as i64)
+    }
+
+    /// Whether an event is open: from the effect of the call that causes it until it was read and
+    /// its thread went on.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        // The kernel looks at this first, then at the range: none is no valid one.
+        self.copy(0, &[]) == Install::Changing
     }
 
     /// Whether the page at `address` lies in a mapping that is watched; `None` if the address space
