@@ -12,8 +12,9 @@ from agentzip.errors import TargetBusy
 
 __all__ = ["PORTION_PAGES", "Portion", "insist", "portions"]
 
-PORTION_PAGES = 1024
-"""Pages timed together: the one stop of a page out, 0.2 ms, is then a fifth of a microsecond."""
+PORTION_PAGES = 16384
+"""Pages timed together, as many as the daemon takes at a time: each portion stops one thread and
+looks at all mappings once."""
 
 _BUSY_TRIES = 40
 _BUSY_SECONDS = 0.02

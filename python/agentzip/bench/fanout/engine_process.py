@@ -40,9 +40,6 @@ _DOMAIN = "bench"
 
 _GIVE_BACK_SECONDS = 60.0
 
-_PORTION_PAGES = 16384
-"""As much as the daemon takes at a time: each portion looks at all mappings once."""
-
 _NEVER_S = 1e9
 """Pages stay in the tier that they left for: moving them on is the daemon's schedule."""
 
@@ -79,7 +76,7 @@ class EngineService:
         """Page everything out that may leave, in portions, until the sandbox goes on."""
         self._awake.discard(pid)
         self._upkeep.before_page_out(pid)
-        for portion in portions(self._engine.regions(pid), _PORTION_PAGES):
+        for portion in portions(self._engine.regions(pid)):
             if pid in self._awake:
                 return
             report = insist(self._engine.page_out, pid, portion)
