@@ -77,15 +77,15 @@ pub struct Cut {
     pub is_whole: bool,
 }
 
-/// What is remembered from cut to cut while events are open: calls that were in progress at the
-/// last one, and whether their "moved" was read.  Not kept beyond a kill.
+/// What is remembered from cut to cut while events are open: calls in progress that have told
+/// something, and whether their "moved" was read.  Not kept beyond a kill.
 #[derive(Debug, Default)]
 pub struct Cuts(Vec<(Held, bool)>);
 
 /// One of the held calls, while messages are given to them.
 struct Caller {
     held: Held,
-    /// It was held in the same call at the last cut.
+    /// It was held in the same call at the last cut, and had told something.
     again: bool,
     /// Its "moved" was read before, or is its message.
     moved: bool,
@@ -116,7 +116,9 @@ impl Cuts {
             }
         }
         tell_later_ones(&mut cut, messages);
-        self.0 = callers.iter().map(|caller| (caller.held, caller.moved)).collect();
+        // Who has told nothing may still wait for the lock of the address space.
+        let told = callers.iter().filter(|caller| caller.told || caller.again);
+        self.0 = told.map(|caller| (caller.held, caller.moved)).collect();
         cut
     }
 
@@ -354,6 +356,15 @@ mod tests {
         // Another one does the same, set free by the read that brings the first one's echo.
         let messages = [unmapped(OLD), moved(OLD, NEW)];
         assert_eq!((vec![ECHO, NEWS], true), judge(&mut cuts, &messages, &held));
+    }
+
+    #[test]
+    fn who_waits_for_the_lock_has_told_nothing() {
+        let call = Call::Unmap { start: OLD, end: OLD + PAGE };
+        let held = [Held { thread: 1, call }];
+        let mut cuts = Cuts::default();
+        judge(&mut cuts, &[], &held);
+        assert_eq!((vec![NEWS], true), judge(&mut cuts, &[unmapped(OLD)], &held));
     }
 
     #[test]
