@@ -204,8 +204,9 @@ impl Space {
                 }
                 continue;
             }
-            match calls.filter(|_| core.moves && count > 0) {
-                Some(calls) => self.take_cut(core, shared, kit, &calls),
+            match calls.filter(|_| core.moves) {
+                Some(calls) if count > 0 => self.take_cut(core, shared, kit, &calls),
+                Some(_) => {}
                 None => {
                     // Nothing was read: a killed engine has, and it is not known how.
                     self.number_reads(slow || count == 0);
