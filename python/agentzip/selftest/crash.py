@@ -42,7 +42,7 @@ _CHANGES = {
 }
 """What a program does (`events.OPERATIONS`), and the steps that the daemon takes over it."""
 
-_TRIES = 3
+_TRIES = 5
 """Lives given to a named step; a step that is not reached in any of them is a failure."""
 
 

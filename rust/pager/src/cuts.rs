@@ -15,6 +15,7 @@
 //! The kernel does not name the thread of a message, but it tells in which call, with which
 //! arguments, a thread sleeps.
 
+use crate::order;
 use crate::sys::userfaultfd::Message;
 use std::ops::Range;
 
@@ -134,18 +135,12 @@ impl Cuts {
 /// came to after its former tenant had left came later.
 fn tell_later_ones(cut: &mut Cut, messages: &[Message]) {
     let unheld: Vec<bool> = cut.judgements.iter().map(|judgement| judgement.later).collect();
-    let meet = |a: &Range<u64>, b: Option<Range<u64>>| {
-        b.is_some_and(|b| a.start < b.end && b.start < a.end)
-    };
     for index in (0..messages.len()).filter(|&index| unheld[index]) {
-        let place = match messages[index] {
-            Message::Unmap { start, end } => start..end,
-            Message::Remap { from, length, .. } => from..from + length,
-            _ => continue,
-        };
-        let left = (0..messages.len())
-            .any(|other| !unheld[other] && meet(&place, old_place(&messages[other])));
-        let came = messages.iter().any(|other| meet(&place, new_place(other)));
+        let place = order::source(&messages[index]);
+        let meets = |other: Option<Range<u64>>| order::overlaps(place.as_ref(), other.as_ref());
+        let left =
+            (0..messages.len()).any(|other| !unheld[other] && meets(old_place(&messages[other])));
+        let came = messages.iter().any(|other| meets(order::arrival(other)));
         let judgement = &mut cut.judgements[index];
         judgement.later = !judgement.echo && left && came;
     }
@@ -206,13 +201,6 @@ fn take(places: &mut Vec<Range<u64>>, is_wanted: impl Fn(&Range<u64>) -> bool) -
 fn old_place(message: &Message) -> Option<Range<u64>> {
     match *message {
         Message::Remap { from, length, .. } => Some(from..from + length),
-        _ => None,
-    }
-}
-
-fn new_place(message: &Message) -> Option<Range<u64>> {
-    match *message {
-        Message::Remap { to, length, .. } => Some(to..to + length),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ use crate::address::PAGE_SIZE;
 use crate::cuts::{self, Held};
 use crate::error::{Error, Result};
 use crate::quarantine::Look;
-use crate::sys::arch::{self, Call};
+use crate::sys::arch::{self, Call, call};
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
@@ -238,29 +238,27 @@ fn parse_call(text: &str) -> Option<cuts::Call> {
     const DONTUNMAP: u64 = 4;
     const MAP_FIXED: u64 = 0x10;
     let mut fields = text.split_ascii_whitespace();
-    let number: i64 = fields.next()?.parse().ok()?;
+    let number: u64 = fields.next()?.parse().ok()?;
     let arguments: Vec<u64> = fields.take(5).filter_map(|text| hexadecimal(&text)).collect();
     let &[from, length, new_length, flags, to] = arguments.as_slice() else { return None };
-    // Such a call has failed, or fails soon.
-    let is_sane = |start: u64, length: u64| start.max(length) < arch::ADDRESS_END;
+    let to = (number == call::MREMAP && flags & FIXED != 0).then_some(to);
+    let page_up = |length: u64| length.next_multiple_of(PAGE_SIZE as u64);
+    // With anything larger it has failed, or fails soon.
+    if from.max(length).max(to.unwrap_or(0)) >= arch::ADDRESS_END {
+        return None;
+    }
     match number {
-        arch::MUNMAP if is_sane(from, length) => {
-            let end = from + length.next_multiple_of(PAGE_SIZE as u64);
-            Some(cuts::Call::Unmap { start: from, end })
+        call::MUNMAP => Some(cuts::Call::Unmap { start: from, end: from + page_up(length) }),
+        call::MMAP if flags & MAP_FIXED != 0 => {
+            Some(cuts::Call::Unmap { start: from, end: from + page_up(length) })
         }
-        arch::MMAP if flags & MAP_FIXED != 0 && is_sane(from, length) => {
-            let end = from + length.next_multiple_of(PAGE_SIZE as u64);
-            Some(cuts::Call::Unmap { start: from, end })
-        }
-        arch::MREMAP if is_sane(from, length.max(new_length)) && is_sane(to, 0) => {
-            Some(cuts::Call::Move {
-                from,
-                length: length.next_multiple_of(PAGE_SIZE as u64),
-                new_length: new_length.next_multiple_of(PAGE_SIZE as u64),
-                to: (flags & FIXED != 0).then_some(to),
-                keeps: flags & DONTUNMAP != 0,
-            })
-        }
+        call::MREMAP if new_length < arch::ADDRESS_END => Some(cuts::Call::Move {
+            from,
+            length: page_up(length),
+            new_length: page_up(new_length),
+            to,
+            keeps: flags & DONTUNMAP != 0,
+        }),
         _ => None,
     }
 }
@@ -307,4 +305,43 @@ pub fn read_maps(pid: i32, with_flags: bool) -> Result<String> {
             }
             _ => Error::TargetGone(pid),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_was_not_asked_for_is_none() {
+        // The register of the fifth argument holds anything then.
+        let line = "25 0x7f0000001000 0x1800 0x3000 0x1 0xffffffffffffffff 0x0 0x7ffd0 0x7f00";
+        let expected = cuts::Call::Move {
+            from: 0x7f00_0000_1000,
+            length: 0x2000,
+            new_length: 0x3000,
+            to: None,
+            keeps: false,
+        };
+        assert_eq!(Some(expected), parse_call(line));
+        let fixed = line.replace(" 0x1 0xffffffffffffffff", " 0x7 0x5000");
+        let Some(cuts::Call::Move { to, keeps, .. }) = parse_call(&fixed) else { panic!("a move") };
+        assert_eq!((Some(0x5000), true), (to, keeps));
+    }
+
+    #[test]
+    fn only_a_fixed_mapping_unmaps() {
+        let line = |flags: &str| format!("9 0x10000 0x100 0x3 {flags} 0xffffffff 0x0 0x7ffd0 0x7f");
+        let unmapped = cuts::Call::Unmap { start: 0x10000, end: 0x11000 };
+        assert_eq!(Some(unmapped), parse_call(&line("0x32")));
+        assert_eq!(None, parse_call(&line("0x22")));
+    }
+
+    #[test]
+    fn what_is_no_call_that_changes_mappings_is_none() {
+        for line in ["running", "", "-1 0x7ffd0 0x7f00", "202 0x1 0x80 0x2 0x0 0x0 0x0 0x1 0x2"] {
+            assert_eq!(None, parse_call(line), "{line}");
+        }
+        // Lengths that no address space has.
+        assert_eq!(None, parse_call("11 0x1000 0xffffffffffffffff 0x0 0x0 0x0 0x0 0x1 0x2"));
+    }
 }

@@ -191,8 +191,10 @@ class FleetStage:
         """Wait for page outs and for what goes on in the background."""
         if self.lifecycle._leaving is not None:
             self.lifecycle._leaving.result(10)
-        done = [self.lifecycle.actions._pool.submit(threading.Event) for _ in range(4)]
-        for future in done:
+        pool = self.lifecycle.actions._pool
+        # All its threads meet here, so none of them is at anything else any more.
+        meeting = threading.Barrier(pool._max_workers)
+        for future in [pool.submit(meeting.wait, 10) for _ in range(meeting.parties)]:
             future.result(10)
 
     def life(self, name: str = "a") -> Life:

@@ -42,6 +42,8 @@ pub mod call {
     pub const MMAP: u64 = 9;
     /// munmap(2)
     pub const MUNMAP: u64 = 11;
+    /// mremap
+    pub const MREMAP: u64 = 25;
     /// ioctl(2)
     pub const IOCTL: u64 = 16;
     /// madvise(2)
@@ -163,13 +165,6 @@ pub fn is_done_by_parts(number: u64, arguments: [u64; 6]) -> bool {
 pub fn is_restart(result: i64) -> bool {
     matches!(result, RESTART_SYS | RESTART_NOINTR | RESTART_NOHAND | RESTART_BLOCK)
 }
-
-/// The call that moves mappings.
-pub const MREMAP: i64 = 25;
-/// The call that unmaps.
-pub const MUNMAP: i64 = 11;
-/// The call that maps, and unmaps what was there.
-pub const MMAP: i64 = 9;
 
 /// Whether a call may drop the contents of memory: madvise, process_madvise, and io_uring_enter,
 /// which can run either.
