@@ -42,6 +42,8 @@ _GAIN_MIN = 1.02
 _NOTHING_OUT_TICKS = 5.0
 """Ticks are so much longer while no page is out: there is nothing that could be made smaller."""
 
+_STOP_LOOK_S = 0.1
+
 _CACHES_IDLE_S = 60.0
 """What finds equal and similar pages is dropped after this time without background work."""
 
@@ -118,10 +120,16 @@ class Upkeep:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the background work; waits for the action in progress, which has a budget."""
+        """End the background work; waits for the action in progress."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return
+        while self._thread.is_alive():
+            # At its own priority a busy host would keep it here for minutes.  Again and again,
+            # as an action that begins just now lowers it.
+            if self._thread.native_id is not None:
+                processors.end_background(self._thread.native_id)
+            self._thread.join(_STOP_LOOK_S)
 
     def configure(self, settings: tiers.Background) -> None:
         """Take changed settings; they hold from the next tick."""
@@ -234,6 +242,8 @@ class Upkeep:
         if move.tier != "warm" and not watch.trained:
             watch.trained = True
             watch.cold_dictionary = self._train(move.pid, cold=True)
+            if self._stop.is_set():
+                return
         # That of the family is there anyway, and better than none.
         family = self._families.get(self._kinship(move.pid), _Family())
         report = self._engine.recode(

@@ -1,7 +1,12 @@
 """The pool's background work with a fake engine."""
 
 import os
+import threading
+import time
 
+import pytest
+
+from agentzip.errors import AgentZipError
 from agentzip.policy import tiers
 from agentzip.testing import FakeEngine, FakeTarget
 from agentzip.upkeep import Upkeep
@@ -109,4 +114,25 @@ def test_background_work_ends_when_it_is_told_to() -> None:
     """The thread stops within its tick."""
     _engine, upkeep, _clock = _upkeep(7)
     upkeep.start(tick_s=0.01)
+    upkeep.stop()
+
+
+@pytest.mark.timeout(20)
+def test_work_of_the_lowest_priority_does_not_hold_up_the_end() -> None:
+    """On a busy host it would not get on: it is an ordinary thread from then on."""
+    engine, upkeep, _clock = _upkeep(7)
+    begun = threading.Event()
+
+    def train(*_arguments: object, **_options: object) -> None:
+        thread = threading.get_native_id()
+        begun.set()
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
+        while os.getpriority(os.PRIO_PROCESS, thread) == 19:
+            time.sleep(0.01)
+        raise AgentZipError("ended")
+
+    engine.train = train  # type: ignore[method-assign,assignment]
+    upkeep.start(tick_s=0.01)
+    assert begun.wait(10)
+
     upkeep.stop()

@@ -5,6 +5,7 @@ Pressure (`/proc/pressure/cpu`) says directly for how much of the time somebody 
 processor; where the kernel has none, the busy share of `/proc/stat` between two looks must do.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from agentzip.host.memory import ROOT
 __all__ = [
     "ProcessorTimes",
     "busy_share",
+    "end_background",
     "processor_times",
     "seconds_taken",
     "waiting_share",
@@ -55,6 +57,12 @@ def waiting_share(root: Path = ROOT) -> float | None:
         if kind == "some" and "avg60" in fields:
             return float(fields["avg60"]) / 100
     return None
+
+
+def end_background(thread: int) -> None:
+    """Give a thread of this process that works at the lowest priority an ordinary one again."""
+    with contextlib.suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, thread, 0)
 
 
 def seconds_taken(pid: int, root: Path = ROOT) -> float:

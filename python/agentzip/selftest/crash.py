@@ -105,7 +105,7 @@ def target_ends_meanwhile(stage: Stage) -> None:
         expect(extra.pid not in crowd.daemon.adopted, "a dead target was taken over")
 
 
-@check("crash/tiers", 60)
+@check("crash/tiers", 400)
 def tiers(stage: Stage) -> None:
     """What cold and spilled pages need (dictionaries, layouts, records, their key) outlives us."""
     with crowd_of(stage, 35) as crowd:

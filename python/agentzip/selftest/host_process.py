@@ -20,6 +20,9 @@ from agentzip.selftest.registry import CheckFailed
 __all__ = ["HostProcess"]
 
 _COMMAND_SECONDS = 30.0
+_BACKGROUND_SECONDS = 150.0
+"""For work of the lowest priority, which a busy host hardly lets run."""
+_BACKGROUND = ("train", "recode")
 _READY_SECONDS = 15.0
 
 
@@ -64,7 +67,8 @@ class HostProcess(Child):
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
         self.process.stdin.flush()
-        answer = self._read(_COMMAND_SECONDS, name)
+        seconds = _BACKGROUND_SECONDS if name in _BACKGROUND else _COMMAND_SECONDS
+        answer = self._read(seconds, name)
         if answer is None:
             raise BrokenPipeError(name)
         if "error" in answer:
