@@ -308,7 +308,6 @@ class EngineStats:
     faults: int
     faults_zero: int
     faults_disk: int
-    """Faults answered from the disk tier."""
     faults_already_present: int
     """EEXIST answers: the page was home already; the toucher was woken explicitly."""
     faults_retried: int
@@ -322,6 +321,8 @@ class EngineStats:
     events_unmap: int
     fault_service: Latency
     """From reading the fault message to the end of UFFDIO_COPY."""
+    decode: Latency
+    encode: Latency
     stop: Latency
     hold: Latency
     wake: Latency

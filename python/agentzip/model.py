@@ -18,6 +18,7 @@ from agentzip.errors import InvalidSetting
 
 __all__ = [
     "ALGORITHMS",
+    "LATENCIES",
     "MEMORY_FLOOR_BYTES",
     "Analysis",
     "AttachReport",
@@ -314,6 +315,10 @@ class Latency:
     mean_us: float
 
 
+LATENCIES = ("fault_service", "decode", "encode", "stop", "hold", "wake")
+"""Fields of `EngineStats` that are distributions."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counters and latencies of the engine."""
@@ -342,6 +347,10 @@ class EngineStats:
     events_remove: int
     events_unmap: int
     fault_service: Latency
+    decode: Latency
+    """Making a page from its blob in the pool, for a fault."""
+    encode: Latency
+    """Making a blob of a page that leaves."""
     stop: Latency
     hold: Latency
     wake: Latency
@@ -435,7 +444,7 @@ def from_mapping(kind: type[T], source: Mapping[str, Any], latency: Any = None) 
     values = {name: source[name] for name in _field_names(shape)}
     if kind is EngineStats:
         convert = latency or _latency_of_mapping
-        for name in ("fault_service", "stop", "hold", "wake"):
+        for name in LATENCIES:
             values[name] = convert(values[name])
     return kind(**values)
 

@@ -442,10 +442,7 @@ class FakeEngine:
                 events_remap=0,
                 events_remove=0,
                 events_unmap=0,
-                fault_service=quiet,
-                stop=quiet,
-                hold=quiet,
-                wake=quiet,
+                **dict.fromkeys(model.LATENCIES, quiet),
                 keeper_pid=0,
                 keeper_restarts=self.keeper_restarts,
             )

@@ -225,6 +225,7 @@ def result() -> EncodeResult:
     for name, ratio in (("lz4", 2.6), ("warm", 4.3), ("cold-peer", 6.2)):
         one = EncodingResult(name, 8, page_ratio=ratio, ratio=4.0, ratio_pss=3.5)
         one.encode_us, one.decode_us = Spread(14.0, 30.0, 100), Spread(9.0, 40.0, 500)
+        one.fault_us = Spread(24.0, 80.0, 500)
         one.pool_waste, one.index_bytes, one.dictionary_bytes = 0.01, 1_000_000, 2_000_000
         one.pool_bytes, one.table_bytes = 100_000_000, 4_000_000
         one.by_class = grouped(_ROWS, lambda row: row.class_name)
@@ -238,7 +239,8 @@ def test_aims_are_judged_by_what_was_found(result: EncodeResult) -> None:
 
     assert met["warm: page ratio at least"]
     assert not met["cold-peer: page ratio at least"]
-    assert met["warm: encode us a page and core, median at most"]
+    assert met["warm: encode us a page, median at most"]
+    assert met["warm: fault over the same without its decoding, at most"]
     assert met["cold-peer: decode us, median at most"]
     assert not any("lz4" in title for title in met)
 

@@ -56,6 +56,8 @@ _ENGINE_GAUGES = {
 
 _ENGINE_LATENCIES = {
     "agentzip_fault_service_seconds": "fault_service",
+    "agentzip_decode_seconds": "decode",
+    "agentzip_encode_seconds": "encode",
     "agentzip_stop_seconds": "stop",
     "agentzip_hold_seconds": "hold",
 }

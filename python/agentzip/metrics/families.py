@@ -84,6 +84,16 @@ _ENGINE = (
         "From reading a fault until its page was given; quantile 1 is the largest ever.",
     ),
     Family(
+        "agentzip_decode_seconds",
+        "summary",
+        "Making a page from its blob in the pool for a fault; quantile 1 is the largest ever.",
+    ),
+    Family(
+        "agentzip_encode_seconds",
+        "summary",
+        "Making a blob of a page that leaves; quantile 1 is the largest ever.",
+    ),
+    Family(
         "agentzip_stop_seconds",
         "summary",
         "How long one thread of a target was stopped; quantile 1 is the largest ever.",

@@ -129,7 +129,7 @@ pub fn attach(shared: &Shared, target: &Target, kinship: Kinship) -> Result<Atta
         let _ = unmap_area(shared, target, &memory, &table);
     }
     let (descriptor, stop) = made?;
-    shared.stop.record(u64::try_from(stop.as_nanos()).unwrap_or(u64::MAX));
+    shared.stop.record(stop);
     table.set_worker(0);
     table.set_descriptor_inode(inode_of(&descriptor));
     table.set_phase(Phase::Attached);

@@ -198,8 +198,7 @@ fn bring(
         increment(&shared.counters.faults);
         increment(&shared.counters.faults_disk);
         space.faults.fetch_add(1, Ordering::Relaxed);
-        let service = wanted.asked.elapsed().as_nanos();
-        shared.service.record(u64::try_from(service).unwrap_or(u64::MAX));
+        shared.service.record(wanted.asked.elapsed());
     } else if answer == Answer::Later {
         wanted.read = read.ok().map(|bytes| (stored, Box::new(bytes)));
     }

@@ -262,7 +262,7 @@ impl<'a, 'w> Mover<'a, 'w> {
         self.report.chunks += 1;
         self.report.pages_moved += filled.len() as u64;
         let held = began.elapsed();
-        self.shared.hold.record(u64::try_from(held.as_nanos()).unwrap_or(u64::MAX));
+        self.shared.hold.record(held);
         self.report.hold.push(held);
         Ok((filled, leftover))
     }

@@ -121,7 +121,7 @@ fn move_out(
     let result = with_worker(target, memory, shared.settings.limits(), |worker| {
         space.table.set_worker(worker.thread());
         report.stop = worker.loan.stop;
-        shared.stop.record(u64::try_from(worker.loan.stop.as_nanos()).unwrap_or(u64::MAX));
+        shared.stop.record(worker.loan.stop);
         if !is_mapped(&space.header.area, regions) {
             attach::make_area(worker, &space.header.area, &space.descriptor)?;
         }

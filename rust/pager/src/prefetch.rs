@@ -406,7 +406,7 @@ fn bring_head(
     let elapsed = began.elapsed();
     let stopped = trip.stopped.load(Ordering::Acquire);
     if chosen > 0 && !stopped {
-        shared.wake.record(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+        shared.wake.record(elapsed);
     }
     WakeReport {
         pages_in: report.pages_in,
@@ -432,7 +432,7 @@ fn bring_rest(shared: &Shared, rest: Rest, hands: &mut Hands) {
     drop(on_its_way);
     account(shared, &space, &trip.progress.lock().report);
     if rest.seen && !trip.stopped.load(Ordering::Acquire) {
-        shared.wake.record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        shared.wake.record(began.elapsed());
     }
 }
 

@@ -12,6 +12,7 @@ use crate::page_table::{Entry, Stored};
 use crate::points;
 use crate::space::Slot;
 use crate::store::Encoded;
+use std::time::Instant;
 
 /// What LZ4 does not halve is worth the better encoder even for one wait.
 const QUICK_BYTES_MAX: usize = PAGE_SIZE / 2;
@@ -76,7 +77,9 @@ impl Mover<'_, '_> {
             self.report.pages_deduplicated += 1;
             return Some(Entry::Pooled(stored));
         }
+        let began = Instant::now();
         let (codec, head, length) = self.encode_bytes(page, returns);
+        self.shared.encode.record(began.elapsed());
         let encoded = Encoded { codec, head, frame: &self.encoded[..length] };
         let mut stored = store.put(domain, &encoded, checksum);
         if stored.is_none() && !self.gave_up_kept {

@@ -9,9 +9,9 @@
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
 use crate::codec::CodecId;
-use crate::events::Settled;
 use crate::page_table::Entry;
 use crate::points;
+use crate::reads::Settled;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, Space};
 use crate::stats::increment;
@@ -86,8 +86,7 @@ impl Space {
                 Answer::Done => {
                     increment(&shared.counters.faults);
                     self.faults.fetch_add(1, Ordering::Relaxed);
-                    let elapsed = began.elapsed().as_nanos();
-                    shared.service.record(u64::try_from(elapsed).unwrap_or(u64::MAX));
+                    shared.service.record(began.elapsed());
                 }
                 Answer::Later => {
                     increment(&shared.counters.faults_retried);
@@ -133,7 +132,10 @@ impl Space {
             }
             Entry::Pooled(stored) => {
                 let Kit { reader, page: out } = kit;
-                if !shared.store.get(&stored, reader, &mut out.0) {
+                let began = Instant::now();
+                let decoded = shared.store.get(&stored, reader, &mut out.0);
+                shared.decode.record(began.elapsed());
+                if !decoded {
                     return Some(self.answer_lost(shared, page, &entry));
                 }
                 let refused = points::pass_or_refuse("fault.decoded");

@@ -209,6 +209,11 @@ pub struct Shared {
     pub counters: Counters,
     /// From reading a fault message to the end of the copy.
     pub service: Histogram,
+    /// Making a page from its blob in the pool, for a fault: the part of `service` that the codec
+    /// is.
+    pub decode: Histogram,
+    /// Making a blob of a page that leaves: the part of a page out that the codec is.
+    pub encode: Histogram,
     /// How long borrowed threads were stopped.
     pub stop: Histogram,
     /// How long faults of a target had to wait for a move.
@@ -235,6 +240,8 @@ impl Shared {
             next_id: AtomicU64::new(1),
             counters: Counters::default(),
             service: Histogram::new(),
+            decode: Histogram::new(),
+            encode: Histogram::new(),
             stop: Histogram::new(),
             hold: Histogram::new(),
             wake: Histogram::new(),

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Each power of two is cut into this many buckets: a value is off by at most 1/64.
 const BUCKETS_PER_OCTAVE: usize = 1 << SUB_BITS;
@@ -53,7 +54,11 @@ impl Histogram {
     }
 
     /// Adds one duration.
-    pub fn record(&self, ns: u64) {
+    pub fn record(&self, duration: Duration) {
+        self.record_ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn record_ns(&self, ns: u64) {
         self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
@@ -204,7 +209,7 @@ mod tests {
             mut all in prop::collection::vec(100u64..100_000_000_000, 1..300),
         ) {
             let histogram = Histogram::new();
-            all.iter().for_each(|ns| histogram.record(*ns));
+            all.iter().for_each(|ns| histogram.record_ns(*ns));
             all.sort_unstable();
             let exact = |percent: usize| all[(all.len() * percent).div_ceil(100) - 1];
             let seen = histogram.snapshot();
@@ -232,8 +237,8 @@ mod tests {
     fn an_empty_histogram_is_all_zero_also_after_reset() {
         let histogram = Histogram::new();
         assert_eq!(histogram.snapshot(), HistogramSnapshot::default());
-        histogram.record(5);
-        histogram.record(u64::MAX / 2);
+        histogram.record_ns(5);
+        histogram.record_ns(u64::MAX / 2);
         assert_eq!(histogram.snapshot().p99_ns, u64::MAX / 2);
         histogram.reset();
         assert_eq!(histogram.snapshot(), HistogramSnapshot::default());

@@ -339,6 +339,8 @@ impl Engine {
         let shared = self.inner.shared();
         shared.counters.reset();
         shared.service.reset();
+        shared.decode.reset();
+        shared.encode.reset();
         shared.stop.reset();
         shared.hold.reset();
         shared.wake.reset();

@@ -199,7 +199,7 @@ class EngineWay:
             except (TargetGone, NotAttached):
                 self._drop(pid)
         self.result.page_out_us = Spread.of(samples)
-        self.result.encode_us = self.result.page_out_us
+        self.result.encode_us = _spread(engine.stats().encode)
 
     def _recode_all(self, engine: Pager) -> None:
         samples: list[float] = []
@@ -289,9 +289,9 @@ class EngineWay:
     def _touch(self, engine: Pager, steps: int) -> None:
         engine.reset_stats()
         self.result.step_ms = step_all(self.sandboxes, steps)
-        service = engine.stats().fault_service
-        if service.count:
-            self.result.decode_us = Spread(service.p50_us, service.p99_us, service.count)
+        stats = engine.stats()
+        self.result.fault_us = _spread(stats.fault_service)
+        self.result.decode_us = _spread(stats.decode)
 
     def _page_in_all(self, engine: Pager) -> None:
         pages, elapsed = 0, 0.0
@@ -325,6 +325,10 @@ def role(pid: int) -> str:
         return ""
     kinds = re.findall(r"--(?:type|utility-sub-type)=(\S+)", command)
     return "/".join(kinds) or command.split(" ", 1)[0].rsplit("/", 1)[-1]
+
+
+def _spread(latency: model.Latency) -> Spread | None:
+    return Spread(latency.p50_us, latency.p99_us, latency.count) if latency.count else None
 
 
 def _lives(pid: int) -> bool:

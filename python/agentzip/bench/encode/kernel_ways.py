@@ -80,7 +80,8 @@ def measure_zram(
             result.pool_waste = held.used_bytes / held.encoded_bytes - 1
         result.step_ms = step_all(sandboxes, steps)
         faults = [_fault_in(pid, ranges) for pid, ranges in took.items()]
-        result.decode_us = Spread.of([sample for found in faults for sample in found])
+        result.fault_us = Spread.of([sample for found in faults for sample in found])
+        result.decode_us = result.fault_us
         result.results_wrong = undo_and_compare(sandboxes, steps, baseline)
     return result
 

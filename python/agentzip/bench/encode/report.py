@@ -23,6 +23,7 @@ __all__ = ["aims", "print_report", "to_json"]
 
 _ENCODE_US_MAX = 20.0
 _DECODE_US_MAX = 15.0
+_FAULT_RATIO_MAX = 1.6
 _WASTE_MAX = 0.02
 _BOOKS_MAX = 0.05
 """Index, dictionaries and tables, of the pool."""
@@ -100,8 +101,13 @@ def aims(workload: WorkloadResult) -> list[tuple[str, float, float, bool]]:
             found.append((title, wanted, one.page_ratio, one.page_ratio >= wanted))
         if one.name == "warm" and one.encode_us:
             value = one.encode_us.p50
-            title = "warm: encode us a page and core, median at most"
+            title = "warm: encode us a page, median at most"
             found.append((title, _ENCODE_US_MAX, value, value <= _ENCODE_US_MAX))
+        if one.name == "warm" and one.fault_us and one.decode_us:
+            # All but making the page is what a fault on a raw page takes.
+            value = one.fault_us.p50 / (one.fault_us.p50 - one.decode_us.p50)
+            title = "warm: fault over the same without its decoding, at most"
+            found.append((title, _FAULT_RATIO_MAX, value, value <= _FAULT_RATIO_MAX))
         if one.name == "cold-peer" and one.decode_us:
             value = one.decode_us.p50
             title = "cold-peer: decode us, median at most"
@@ -148,13 +154,16 @@ def _gain_table(workload: WorkloadResult) -> Table:
 def _cost_table(workload: WorkloadResult) -> Table:
     table = Table(title=f"{workload.kind}: what it costs", box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
-    for heading in ("encode", "P99", "decode", "P99", "CPU s", "index", "dicts"):
+    headings = ("encode", "page out", "decode", "fault", "P99", "CPU s", "index", "dicts")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in workload.encodings:
         table.add_row(
             one.name,
-            *_spread(one.encode_us),
-            *_spread(one.decode_us),
+            _spread(one.encode_us)[0],
+            _spread(one.page_out_us)[0],
+            _spread(one.decode_us)[0],
+            *_spread(one.fault_us),
             f"{one.cpu_s:.1f}",
             "" if one.index_bytes is None else format_bytes(one.index_bytes),
             "" if one.dictionary_bytes is None else format_bytes(one.dictionary_bytes),

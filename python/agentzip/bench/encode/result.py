@@ -42,11 +42,15 @@ MEANINGS = {
     "page_ratio_others": "the other sandboxes (with a peer: those that refer to it)",
     "ratio": "baseline RSS / all that is still taken (agentzip.accounting)",
     "ratio_pss": "baseline PSS / all that is still taken",
-    "encode_us": "processor time of this process a page; one sample per 1024 pages paged out, or "
-    "for cold encodings per part of a recode (page_out_us is then the warm page out before it); "
-    "zram: process_madvise(PAGEOUT); ksm: ksmd's time a page and scan",
-    "decode_us": "from reading a fault to the end of its copy, while the sandboxes' own steps "
-    "touch their pages; zram: reading one byte of a swapped page from outside, call included",
+    "encode_us": "making the blob of a page, alone; cold encodings: processor time of this process "
+    "a page, one sample per part of a recode; zram: process_madvise(PAGEOUT); ksm: ksmd's time a "
+    "page and scan",
+    "decode_us": "making a page from its blob, alone, for the faults of the sandboxes' own steps; "
+    "zram: as fault_us",
+    "page_out_us": "processor time of this process a page for a page out (cold encodings: the warm "
+    "one before): moving, reading, encoding, storing; one sample per portion",
+    "fault_us": "from reading a fault to the end of its copy, in the same steps; zram: reading one "
+    "byte of a swapped page from outside, call included",
     "page_in_us": "wall time a page, everything that was left brought home in batches",
     "cpu_s": "processor time for training, page out, tier moves and compaction",
     "pool_waste": "pool bytes that are neither payload nor free to the host / payload",
@@ -111,6 +115,7 @@ class EncodingResult:
     ratio_pss: float = 0.0
     encode_us: Spread | None = None
     decode_us: Spread | None = None
+    fault_us: Spread | None = None
     cpu_s: float = 0.0
     pool_waste: float | None = None
     index_bytes: int | None = None
