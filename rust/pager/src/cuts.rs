@@ -1,23 +1,24 @@
 //! What the messages of one read mean, told by the calls that threads are held in.  Pure.
 //!
-//! A read that waited until all that took effect was queued is a *cut* through the program's
-//! history: its messages are the effects since the last one, at most one call of each thread, and
-//! what calls of the last cut had to say still.  Nobody acts on what a call brought before the call
-//! was read, so all of a cut left places that they had before it: who leaves goes before who comes,
-//! and there is no other order to find.  What is left to tell is which "unmapped" is of a call that
-//! was read before:
+//! A read that waited until all that took effect was queued, and that brings no more than was
+//! queued then, is a *cut* through the program's history: its messages are the effects since the
+//! last one, at most one call of each thread, and what calls of the last cut had to say still.
+//! Nobody acts on what a call brought before the call was read, so all of a cut left places that
+//! they had before it: who leaves goes before who comes, and there is no other order to find.  What
+//! is left to tell is which "unmapped" is of a call that was read before:
 //!
 //! - the one that a thread sends after its "moved", of the old place, says nothing new;
-//! - nor does one of a place that its call gave up when it took effect, if the call ends with
-//!   several: of a mapping that shrank as it moved, and of an unmap over more than one mapping.
-//!   Somebody else may have come there before it is read, so the place is given up with the first.
+//! - nor does one of what a mapping lost that shrank as it moved: it took effect with the "moved".
+//!   Somebody else may have come there before it is read, so the place is given up with that.
 //!
 //! The kernel does not name the thread of a message, but it tells in which call, with which
-//! arguments, a thread sleeps.
+//! arguments, a thread sleeps; and a message is of exactly the range that its call was given, over
+//! however many mappings (`userfaultfd_unmap_prep`).
 
-use crate::order;
 use crate::sys::userfaultfd::Message;
 use std::ops::Range;
+
+pub mod kept;
 
 /// A call that changes mappings and that a thread sleeps in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,6 @@ pub enum Call {
 pub struct Judgement {
     /// It says nothing new.
     pub echo: bool,
-    /// It came after the rest: of a thread that the same read had set free.
-    pub later: bool,
     /// Its call has told before that it cleared the place: it took effect then.
     pub earlier: bool,
 }
@@ -73,25 +72,37 @@ pub struct Cut {
     pub given_up: Vec<(usize, Range<u64>)>,
     /// Places that a message has brought something to: longer than it says, if what came grew.
     pub taken: Vec<(usize, Range<u64>)>,
-    /// All effects are told by now: a call that first cleared the place that it moved to tells of
-    /// the move with the next cut.
-    pub is_whole: bool,
 }
 
 /// What is remembered from cut to cut while events are open: calls in progress that have told
-/// something, and whether their "moved" was read.  Not kept beyond a kill.
+/// something and have more to tell.
 #[derive(Debug, Default)]
-pub struct Cuts(Vec<(Held, bool)>);
+pub struct Cuts(Vec<(Held, Told)>);
+
+/// How far a call has told what it did.  All of it took effect before its first message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// That the place is clear which it moved to.
+    Cleared,
+    /// The move.
+    Moved,
+    /// And what it left behind as it shrank.
+    Tail,
+    /// All.
+    Everything,
+}
 
 /// One of the held calls, while messages are given to them.
 struct Caller {
     held: Held,
-    /// It was held in the same call at the last cut, and had told something.
+    /// With the message that this cut brings of it, once that was found.
+    told: Told,
+    found: bool,
+    /// It had told something in an earlier cut.
     again: bool,
-    /// Its "moved" was read before, or is its message.
-    moved: bool,
-    /// Its message was found.
-    told: bool,
 }
 
 impl Cuts {
@@ -100,142 +111,113 @@ impl Cuts {
         self.0.clear();
     }
 
+    /// Calls in progress that have told something and have more to tell.
+    #[must_use]
+    pub fn calls(&self) -> &[(Held, Told)] {
+        &self.0
+    }
+
+    /// The calls that threads are held in, each with what it has told so far.
+    #[must_use]
+    pub fn with_told(&self, held: &[Held]) -> Vec<(Held, Told)> {
+        let told = |held: &Held| {
+            let before = self.0.iter().find(|before| before.0 == *held);
+            (*held, before.map_or(Told::Nothing, |before| before.1))
+        };
+        held.iter().map(told).collect()
+    }
+
+    /// Take what another engine knew.
+    pub fn restore(&mut self, calls: &[(Held, Told)]) {
+        self.0 = calls.iter().filter(|call| call.1 != Told::Nothing).copied().collect();
+    }
+
+    /// Whether all effects of what was read are told.
+    #[must_use]
+    pub fn are_whole(&self) -> bool {
+        self.0.iter().all(|call| call.1 != Told::Cleared)
+    }
+
     /// What the messages of a cut say, by the calls that threads were held in when it was made.
     pub fn judge(&mut self, messages: &[Message], held: &[Held]) -> Cut {
-        let mut callers: Vec<Caller> = held.iter().map(|held| self.caller(held)).collect();
+        let caller =
+            |(held, told)| Caller { held, told, found: false, again: told != Told::Nothing };
+        let mut callers: Vec<Caller> = self.with_told(held).into_iter().map(caller).collect();
         let judgements = vec![Judgement::default(); messages.len()];
-        let mut cut = Cut { judgements, is_whole: true, ..Cut::default() };
+        let mut cut = Cut { judgements, ..Cut::default() };
         for (index, message) in messages.iter().enumerate() {
-            if let Message::Remap { from, to, .. } = *message {
-                judge_moved(&mut cut, &mut callers, index, (from, to));
+            if let Message::Remap { from, to, length } = *message {
+                judge_moved(&mut cut, &mut callers, index, (from, to, length));
             }
         }
-        let mut moved: Vec<Range<u64>> = messages.iter().filter_map(old_place).collect();
         for (index, message) in messages.iter().enumerate() {
             if let Message::Unmap { start, end } = *message {
-                judge_unmapped(&mut cut, &mut callers, &mut moved, index, &(start..end));
+                judge_unmapped(&mut cut, &mut callers, index, &(start..end));
             }
         }
-        tell_later_ones(&mut cut, messages);
-        // Who has told nothing may still wait for the lock of the address space.
-        let told = callers.iter().filter(|caller| caller.told || caller.again);
-        self.0 = told.map(|caller| (caller.held, caller.moved)).collect();
+        let goes_on = |it: &&Caller| !matches!(it.told, Told::Nothing | Told::Everything);
+        self.0 = callers.iter().filter(goes_on).map(|it| (it.held, it.told)).collect();
         cut
     }
-
-    fn caller(&self, held: &Held) -> Caller {
-        let before = self.0.iter().find(|before| before.0 == *held);
-        let moved = before.is_some_and(|before| before.1);
-        Caller { held: *held, again: before.is_some(), moved, told: false }
-    }
 }
 
-/// Of what nobody was held in when the threads were looked at, one after the other, most has come
-/// while they were: it belongs to the cut like the rest.  Only who leaves a place that somebody
-/// came to after its former tenant had left came later.
-fn tell_later_ones(cut: &mut Cut, messages: &[Message]) {
-    let unheld: Vec<bool> = cut.judgements.iter().map(|judgement| judgement.later).collect();
-    for index in (0..messages.len()).filter(|&index| unheld[index]) {
-        let place = order::source(&messages[index]);
-        let meets = |other: Option<Range<u64>>| order::overlaps(place.as_ref(), other.as_ref());
-        let left =
-            (0..messages.len()).any(|other| !unheld[other] && meets(old_place(&messages[other])));
-        let came = messages.iter().any(|other| meets(order::arrival(other)));
-        let judgement = &mut cut.judgements[index];
-        judgement.later = !judgement.echo && left && came;
-    }
-}
-
-fn judge_moved(cut: &mut Cut, callers: &mut [Caller], index: usize, (from, to): (u64, u64)) {
-    let Some(caller) = tell(callers, |it| !it.moved && moves(it, from, to)) else {
-        cut.judgements[index].later = true;
-        return;
-    };
-    caller.moved = true;
-    cut.judgements[index].earlier = caller.again;
-    if let Call::Move { length, new_length, .. } = caller.held.call {
-        if new_length < length {
-            cut.given_up.push((index, from + new_length..from + length));
-        }
-        cut.taken.push((index, to..to + new_length));
-    }
-}
-
-fn judge_unmapped(
+/// Give a "moved" to the call that it is of: one that asked for that very place, if there is one.
+fn judge_moved(
     cut: &mut Cut,
     callers: &mut [Caller],
-    moved: &mut Vec<Range<u64>>,
     index: usize,
-    range: &Range<u64>,
+    (old, new, moved): (u64, u64, u64),
 ) {
-    let judgement = &mut cut.judgements[index];
-    let is_late = |it: &Caller| {
-        is_old_place(&it.held.call, range) || it.again && gives_up(&it.held.call, range)
+    let matches = |it: &Caller, wanted: Option<u64>| {
+        !it.found
+            && matches!(it.told, Told::Nothing | Told::Cleared)
+            && matches!(it.held.call, Call::Move { from, length, new_length, to, .. }
+                if from == old && to == wanted && moved == length.min(new_length))
     };
-    if tell(callers, is_late).is_some() {
-        judgement.echo = true;
-    } else if tell(callers, |it| !it.again && clears(it, range)).is_some() {
-        cut.is_whole = false;
-    } else if let Some(caller) = tell(callers, |it| gives_up(&it.held.call, range)) {
-        if let Call::Unmap { start, end } = caller.held.call
-            && (start..end) != *range
-        {
-            cut.given_up.push((index, start..end));
+    let found = callers
+        .iter()
+        .position(|it| matches(it, Some(new)))
+        .or_else(|| callers.iter().position(|it| matches(it, None)));
+    let Some(caller) = found.map(|place| &mut callers[place]) else { return };
+    let Call::Move { from, length, new_length, keeps, .. } = caller.held.call else { return };
+    (caller.found, caller.told) = (true, if keeps { Told::Everything } else { Told::Moved });
+    cut.judgements[index].earlier = caller.again;
+    if new_length < length {
+        cut.given_up.push((index, from + new_length..from + length));
+    }
+    cut.taken.push((index, new..new + new_length));
+}
+
+/// Give an "unmapped" to a call that has this one to tell next.
+fn judge_unmapped(cut: &mut Cut, callers: &mut [Caller], index: usize, range: &Range<u64>) {
+    let is_it = |caller: &&mut Caller| !caller.found && next_unmapped(caller).0 == *range;
+    let Some(caller) = callers.iter_mut().find(is_it) else { return };
+    let before = caller.told;
+    (caller.found, caller.told) = (true, next_unmapped(caller).1);
+    // After its move nothing of a call is new.
+    cut.judgements[index].echo = before != Told::Nothing;
+}
+
+/// The "unmapped" that a call tells next, if that is what it tells next, and what it has told then.
+fn next_unmapped(caller: &Caller) -> (Range<u64>, Told) {
+    match (caller.held.call, caller.told) {
+        (Call::Unmap { start, end }, Told::Nothing) => (start..end, Told::Everything),
+        // Only what moves to a place of its choice clears one.
+        (Call::Move { to: Some(to), new_length, .. }, Told::Nothing) => {
+            (to..to + new_length, Told::Cleared)
         }
-    } else {
-        judgement.later = true;
-        // Of a thread that the same read had set free after its "moved".
-        judgement.echo = take(moved, |place| place == range);
+        // What shrinks where it is moves nothing.
+        (Call::Move { from, length, new_length, .. }, Told::Nothing) if new_length < length => {
+            (from + new_length..from + length, Told::Everything)
+        }
+        (Call::Move { from, length, new_length, .. }, Told::Moved) if new_length < length => {
+            (from + new_length..from + length, Told::Tail)
+        }
+        (Call::Move { from, length, new_length, .. }, Told::Moved | Told::Tail) => {
+            (from..from + length.min(new_length), Told::Everything)
+        }
+        _ => (0..0, caller.told),
     }
-}
-
-/// Take the first one out that is wanted; false if there is none.
-fn take(places: &mut Vec<Range<u64>>, is_wanted: impl Fn(&Range<u64>) -> bool) -> bool {
-    let found = places.iter().position(is_wanted);
-    found.is_some_and(|index| {
-        places.swap_remove(index);
-        true
-    })
-}
-
-fn old_place(message: &Message) -> Option<Range<u64>> {
-    match *message {
-        Message::Remap { from, length, .. } => Some(from..from + length),
-        _ => None,
-    }
-}
-
-/// Give a message to the first caller that it can be of, if there is one.
-fn tell(callers: &mut [Caller], is_of: impl Fn(&Caller) -> bool) -> Option<&mut Caller> {
-    let found = callers.iter_mut().find(|caller| !caller.told && is_of(caller))?;
-    found.told = true;
-    Some(found)
-}
-
-fn moves(caller: &Caller, old: u64, new: u64) -> bool {
-    matches!(caller.held.call, Call::Move { from, to, .. }
-        if from == old && to.is_none_or(|to| to == new))
-}
-
-/// Whether a range is what a call moved away and did not keep.
-fn is_old_place(call: &Call, range: &Range<u64>) -> bool {
-    matches!(*call, Call::Move { from, length, new_length, keeps: false, .. }
-        if *range == (from..from + length.min(new_length)))
-}
-
-/// Whether a range is a part of what a call unmaps, or of what it leaves behind as it shrinks.
-fn gives_up(call: &Call, range: &Range<u64>) -> bool {
-    let given = match *call {
-        Call::Unmap { start, end } => start..end,
-        Call::Move { from, length, new_length, .. } => from + new_length.min(length)..from + length,
-    };
-    given.start <= range.start && range.end <= given.end
-}
-
-/// Whether a range is a part of the place that a call clears before it moves there.
-fn clears(caller: &Caller, range: &Range<u64>) -> bool {
-    matches!(caller.held.call, Call::Move { to: Some(to), new_length, .. }
-        if to <= range.start && range.end <= to + new_length)
 }
 
 #[cfg(test)]
@@ -259,12 +241,12 @@ mod tests {
         Message::Unmap { start, end: start + PAGE }
     }
 
-    const NEWS: Judgement = Judgement { echo: false, later: false, earlier: false };
+    const NEWS: Judgement = Judgement { echo: false, earlier: false };
     const ECHO: Judgement = Judgement { echo: true, ..NEWS };
 
     fn judge(cuts: &mut Cuts, messages: &[Message], held: &[Held]) -> (Vec<Judgement>, bool) {
         let cut = cuts.judge(messages, held);
-        (cut.judgements, cut.is_whole)
+        (cut.judgements, cuts.are_whole())
     }
 
     #[test]
@@ -327,16 +309,6 @@ mod tests {
     }
 
     #[test]
-    fn two_mappings_unmapped_at_once_are_gone_with_the_first() {
-        let call = Call::Unmap { start: OLD, end: OLD + 2 * PAGE };
-        let held = [Held { thread: 1, call }];
-        let mut cuts = Cuts::default();
-        let cut = cuts.judge(&[unmapped(OLD)], &held);
-        assert_eq!(vec![(0, OLD..OLD + 2 * PAGE)], cut.given_up);
-        assert_eq!((vec![ECHO], true), judge(&mut cuts, &[unmapped(OLD + PAGE)], &held));
-    }
-
-    #[test]
     fn who_has_moved_waits_with_his_echo() {
         let mut cuts = Cuts::default();
         let held = [a_move(1, OLD, Some(NEW))];
@@ -356,14 +328,18 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_where_another_has_just_come_came_after() {
+    fn the_same_call_once_more_is_another_one() {
+        let call = Call::Unmap { start: OLD, end: OLD + PAGE };
+        let held = [Held { thread: 1, call }];
         let mut cuts = Cuts::default();
-        let later = Judgement { later: true, ..NEWS };
-        let held = [a_move(1, OLD, None), a_move(2, NEW, None)];
-        let messages = [moved(OLD, 0x5000), moved(NEW, OLD), moved(OLD, 0x7000)];
-        assert_eq!((vec![NEWS, NEWS, later], true), judge(&mut cuts, &messages, &held));
-        // Nobody else made room: it did itself, while the threads were looked at.
-        let messages = [moved(NEW, OLD), moved(OLD, 0x7000)];
-        assert_eq!((vec![NEWS, NEWS], true), judge(&mut Cuts::default(), &messages, &held[1..]));
+        for _ in 0..2 {
+            assert_eq!((vec![NEWS], true), judge(&mut cuts, &[unmapped(OLD)], &held));
+        }
+        // A move has more to tell after the same message.
+        let held = [a_move(1, OLD, Some(NEW))];
+        for _ in 0..2 {
+            assert_eq!((vec![NEWS], true), judge(&mut cuts, &[moved(OLD, NEW)], &held));
+            assert_eq!((vec![ECHO], true), judge(&mut cuts, &[unmapped(OLD)], &held));
+        }
     }
 }

@@ -24,6 +24,7 @@
 //!   all this, so moves are the only way for a watched mapping to appear.
 
 use crate::address::{ByteAddress, PAGE_SIZE, PageNumber};
+use crate::cuts::kept::Begun;
 use crate::cuts::{Cut, Held};
 use crate::order::{self, Event};
 use crate::page_table::Entry;
@@ -34,55 +35,22 @@ use crate::space::{Core, Space};
 use crate::stats::increment;
 use crate::sys::pagemap::{Filter, WATCHED};
 use crate::sys::userfaultfd::{FORK_INODE_WORD, MESSAGE_WORDS, Message, UNMAPPED, decode_message};
-use crate::target;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
+#[cfg(test)]
+mod cut_tests;
 #[cfg(test)]
 mod tests;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How long to ask at once whether an event is still open: whose event was read needs some
-/// microseconds to go on.
-const SPIN: Duration = Duration::from_micros(20);
-/// How long to leave a thread that owes an event the CPU before looking again.
-const NAP: Duration = Duration::from_micros(50);
-/// How long to wait in one turn: the other targets of this fault thread wait meanwhile.
-const TURN: Duration = Duration::from_millis(4);
-/// In this time nobody is woken, returns to his program, makes another call and queues its event.
-const BRIEF: Duration = Duration::from_micros(10);
-/// How often to read on while events stay open, before leaving the rest for the next turn.
-const ROUNDS: usize = 64;
-
-/// Whether all that was read could be applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
-    /// Yes: the table is true.
-    Yes,
-    /// An event is open: nothing may be answered yet.
-    NotYet,
-}
-
-/// How waiting for events ended that are open and not queued.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Wait {
-    /// No event is open.
-    Quiet,
-    /// They may be read: all that are open are queued, by threads in these calls; or it is not
-    /// known whether all are.
-    Queued(Option<Vec<Held>>),
-    /// They may be read one by one: nothing was moved yet, so the order means nothing.
-    Unmoved,
-    /// Some thread may still owe one: nothing must be read before it has come on.
-    NotYet,
-}
-
 /// What the head of a message in the journal says beside its kind; the kernel leaves these bits 0.
 mod head {
+    /// What the kernel says.
+    pub const KIND: u64 = 0xff;
     /// The read that brought it, counted from the first of the window; 0: not noted yet.
     pub const READ_SHIFT: u32 = 16;
     pub const READ_BITS: u64 = 0xffff;
@@ -92,8 +60,10 @@ mod head {
     pub const DONE: u64 = 1 << 9;
     /// It says nothing new.
     pub const ECHO: u64 = 1 << 10;
-    /// It is ours: the place that something comes to has no other tenant any more.
+    /// The place that something comes to has no other tenant any more; it is ours.
     pub const CLEARS: u64 = 1 << 11;
+    /// It is ours, not the kernel's.
+    pub const OURS: u64 = 1 << 12;
     /// As which one of the window it is applied, from 1; 0: not known yet.
     pub const TURN_SHIFT: u32 = 32;
     /// Both of these.
@@ -145,87 +115,17 @@ impl Noted<'_> {
     }
 }
 
-fn load(message: &[AtomicU64]) -> Option<Message> {
+/// The message at a place of the journal.
+pub(crate) fn load(message: &[AtomicU64]) -> Option<Message> {
     let first = message[0].load(Ordering::Acquire);
     let word = |index: usize| message[index].load(Ordering::Acquire);
     (first != 0).then(|| decode_message([first, word(1), word(2), word(3)]))
 }
 
 impl Space {
-    /// Read all that is pending; apply events once no event is open, note faults.
-    ///
-    /// # Errors
-    /// The descriptor is broken: the address space is gone.
-    pub fn read_messages(
-        &self,
-        core: &mut Core,
-        shared: &Shared,
-        kit: &mut Kit,
-    ) -> std::io::Result<Settled> {
-        self.finish_window(core, shared, kit);
-        let journal = self.table.journal();
-        let capacity = journal.len() / MESSAGE_WORDS;
-        let began = Instant::now();
-        let mut was_empty = false;
-        for _ in 0..ROUNDS {
-            let (mut calls, mut most) = (None, capacity);
-            // A full journal is applied as it is.
-            if core.held < capacity {
-                match self.wait_until_queued(core, was_empty, began + TURN) {
-                    Wait::NotYet => return Ok(Settled::NotYet),
-                    Wait::Quiet if core.held > 0 && !self.settle_window(core, shared, kit) => {
-                        continue;
-                    }
-                    Wait::Quiet => calls = (self.header.pid != 0).then(Vec::new),
-                    Wait::Queued(found) => calls = found,
-                    // The thread of a first move stays until its echo is read, with all the rest.
-                    Wait::Unmoved => most = 1,
-                }
-            }
-            let used = core.held;
-            let room = most.min(capacity - used);
-            let mut count = 0;
-            let began = Instant::now();
-            if room > 0 && core.pending.len() < capacity {
-                let places = used * MESSAGE_WORDS..(used + room) * MESSAGE_WORDS;
-                self.table.set_journal_used(used + room);
-                count = self.descriptor.read_into(&journal[places])?;
-            }
-            was_empty = count == 0;
-            let slow = began.elapsed() > BRIEF;
-            let held = self.take_faults(core, used + count);
-            core.held = held;
-            self.table.set_journal_used(held);
-            if held == 0 {
-                // The kernel hands out all it has, up to the room given: a short read was the last.
-                if count < room {
-                    self.settle_fresh(core);
-                    return Ok(Settled::Yes);
-                }
-                continue;
-            }
-            match calls.filter(|_| core.moves) {
-                Some(calls) if count > 0 => self.take_cut(core, shared, kit, &calls),
-                Some(_) => {}
-                None => {
-                    // Nothing was read: a killed engine has, and it is not known how.
-                    self.number_reads(slow || count == 0);
-                    let is_move = |event: Noted<'_>| matches!(event.message, Message::Remap { .. });
-                    core.moves |= self.noted().any(is_move);
-                    (core.blurred, core.unjudged) = (true, true);
-                    points::pass("event.read");
-                }
-            }
-            if core.held == capacity {
-                self.settle_window(core, shared, kit);
-            }
-        }
-        Ok(Settled::NotYet)
-    }
-
     /// Take what a read has brought for all that took effect before it, and apply it, if nothing of
     /// it is left to be told.
-    fn take_cut(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, calls: &[Held]) {
+    pub(crate) fn take_cut(&self, core: &mut Core, shared: &Shared, kit: &mut Kit, calls: &[Held]) {
         let known: Vec<Event> =
             self.noted().map(|event| event.plain()).filter(|event| event.read > 0).collect();
         let last = known.iter().map(|event| event.read).max().unwrap_or(0);
@@ -247,39 +147,40 @@ impl Space {
         let messages: Vec<Message> = new.iter().map(|event| event.message).collect();
         let cut = core.cuts.judge(&messages, calls);
         let mut reads = Vec::with_capacity(new.len());
-        for (event, judgement) in new.iter().zip(&cut.judgements) {
+        for (number, (event, judgement)) in new.iter().zip(&cut.judgements).enumerate() {
             let source = order::source(&event.message);
             let place = came.iter_mut().find(|(_, place)| {
                 !judgement.echo && order::overlaps(Some(place), source.as_ref())
             });
             let makes_room = place.is_some_and(|(left, _)| !std::mem::replace(left, true));
-            let steps = u64::from(core.blurred && !makes_room) + u64::from(judgement.later);
+            let steps = u64::from(core.blurred && !makes_room);
             let echo = if judgement.echo { head::ECHO } else { 0 };
-            // The call cleared the place first, and has told of that.
-            let told = |known: &&Event| {
-                judgement.earlier
-                    && order::overlaps(
-                        order::source(&known.message).as_ref(),
-                        order::arrival(&event.message).as_ref(),
-                    )
+            // The call cleared the place first, and has told of that; nobody has unmapped it since.
+            let cleared = |known: &&Event| {
+                cut.taken.iter().any(|(index, place)| {
+                    *index == number
+                        && known.message == Message::Unmap { start: place.start, end: place.end }
+                })
             };
-            let read = known.iter().rev().find(told).map_or(read + steps, |known| known.read);
+            let told = known.iter().filter(|_| judgement.earlier).filter(cleared);
+            let read = told.map(|known| known.read).max().unwrap_or(read + steps);
             event.head.store(event.word | echo | read << head::READ_SHIFT, Ordering::Release);
             reads.push(read);
         }
         self.add_clearings(core, &cut, &reads, known.is_empty());
         points::pass("event.read");
-        core.blurred = cut.judgements.iter().any(|judgement| judgement.later);
+        core.blurred = false;
+        self.table.kept_calls().store(core.cuts.calls(), None);
         let has_room = (core.held + 2 * calls.len()) * MESSAGE_WORDS < self.table.journal().len();
-        if !has_room || cut.is_whole && !core.blurred {
+        if !has_room || core.cuts.are_whole() {
             self.apply_cut(core, shared, kit);
         }
     }
 
     /// Add to the journal what calls have given up and taken beyond what their messages say.
     fn add_clearings(&self, core: &mut Core, cut: &Cut, reads: &[u64], is_first: bool) {
-        let given_up = cut.given_up.iter().map(|given| (given, 0));
-        let taken = cut.taken.iter().map(|taken| (taken, head::CLEARS));
+        let given_up = cut.given_up.iter().map(|given| (given, head::OURS));
+        let taken = cut.taken.iter().map(|taken| (taken, head::OURS | head::CLEARS));
         // What nobody has pages at is clear, if no event may bring some first.
         let needed = |&((_, range), _): &(&(usize, Range<u64>), u64)| {
             !is_first || !cut.given_up.is_empty() || self.is_occupied(range.clone())
@@ -300,8 +201,11 @@ impl Space {
     fn apply_cut(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
         let events: Vec<Noted<'_>> = self.noted().collect();
         let window: Vec<Event> = events.iter().map(Noted::plain).collect();
-        let all: Vec<usize> = (0..window.len()).collect();
-        for (number, index) in (1..).zip(order::by_reads(&window, &all)) {
+        // Who comes to a place that was left need not wait for the echo of that.
+        let (echoes, news): (Vec<_>, Vec<_>) =
+            (0..window.len()).partition(|index| events[*index].is(head::ECHO));
+        let turns = order::by_reads(&window, &news).into_iter().chain(echoes);
+        for (number, index) in (1..).zip(turns) {
             let event = &events[index];
             let word = event.word & !(u64::MAX << head::TURN_SHIFT);
             event.head.store(number << head::TURN_SHIFT | word, Ordering::Release);
@@ -313,7 +217,7 @@ impl Space {
     }
 
     /// Apply all events of the journal; false if one that is not among them has come meanwhile.
-    fn settle_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> bool {
+    pub(crate) fn settle_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> bool {
         if core.moves && !core.unjudged {
             self.apply_cut(core, shared, kit);
             return true;
@@ -329,81 +233,6 @@ impl Space {
         points::pass("event.ordered");
         self.apply_window(core, shared, kit, &landscape);
         true
-    }
-
-    /// Wait for open events to be queued, *before* any is read: the threads that wait for us stay
-    /// where they are, so that no more than one event per thread can be open together, and what a
-    /// thread does after a read comes after all that took effect before it.
-    ///
-    /// That needs a look at each thread, which a program is spared until its first move.  Of a
-    /// child that we know no pid of it cannot be had: a nap lets those come on that we displaced.
-    fn wait_until_queued(&self, core: &mut Core, was_empty: bool, deadline: Instant) -> Wait {
-        let spins = core.held > 0 && (core.moves || was_empty);
-        if !self.goes_on(spins) {
-            core.debtors.acquit();
-            core.cuts.forget();
-            return Wait::Quiet;
-        }
-        if !core.moves {
-            if was_empty {
-                std::thread::sleep(NAP);
-            }
-            return Wait::Unmoved;
-        }
-        let pid = self.header.pid;
-        if pid == 0 {
-            std::thread::sleep(NAP);
-            return Wait::Queued(None);
-        }
-        loop {
-            // The threads are looked at one after the other: what one did while the next ones were
-            // looked at shows at the second time.
-            let now = Instant::now();
-            let mut queued = || core.debtors.have_queued(&target::awake_threads(pid), now);
-            if queued() && queued() {
-                core.debtors.acquit();
-                return Wait::Queued(Some(target::held_calls(pid)));
-            }
-            if now >= deadline {
-                return Wait::NotYet;
-            }
-            std::thread::sleep(NAP);
-            if !self.descriptor.is_changing() {
-                core.debtors.acquit();
-                core.cuts.forget();
-                return Wait::Quiet;
-            }
-        }
-    }
-
-    /// Whether an event stays open; whose events were just read are given the time to go on.
-    fn goes_on(&self, just_read: bool) -> bool {
-        let began = Instant::now();
-        while self.descriptor.is_changing() {
-            if !just_read || began.elapsed() >= SPIN {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
-    }
-
-    /// Note the faults among the first messages and clear them away; returns how many places of the
-    /// journal the events still take.
-    fn take_faults(&self, core: &mut Core, places: usize) -> usize {
-        let mut used = 0;
-        let journal = self.table.journal().chunks_exact(MESSAGE_WORDS);
-        for (index, message) in journal.enumerate().take(places) {
-            match load(message) {
-                Some(Message::Fault { address, write, .. }) => {
-                    core.pending.push((address, write));
-                    message[0].store(0, Ordering::Release);
-                }
-                Some(_) => used = index + 1,
-                None => {}
-            }
-        }
-        used
     }
 
     /// In the journal of a killed engine: name the descriptors of forked children by what outlives
@@ -435,6 +264,75 @@ impl Space {
         })
     }
 
+    /// Take what was read without knowing whether all was queued.
+    pub(crate) fn note_unjudged(&self, core: &mut Core, apart: bool) {
+        self.table.kept_calls().forget();
+        self.number_reads(apart);
+        let is_move = |event: Noted<'_>| matches!(event.message, Message::Remap { .. });
+        core.moves |= self.noted().any(is_move);
+        (core.blurred, core.unjudged) = (true, true);
+        points::pass("event.read");
+    }
+
+    /// Begin to read a cut of so many events: what is known of it outlives this engine.
+    pub(crate) fn begin_cut(&self, core: &Core, calls: &[Held], events: usize) {
+        let kept = self.table.kept_calls();
+        if core.unjudged {
+            kept.forget();
+        } else {
+            let begun = Begun { first: core.held, events };
+            kept.store(&core.cuts.with_told(calls), Some(begun));
+        }
+    }
+
+    /// Go on with the cut that a killed engine was reading, or with what it had judged; false if
+    /// nothing is known of how its journal was read.
+    ///
+    /// # Errors
+    /// What `read` says, which reads so many events more.
+    pub fn resume_cut(
+        &self,
+        core: &mut Core,
+        shared: &Shared,
+        kit: &mut Kit,
+        read: impl FnOnce(&mut Core, usize) -> std::io::Result<usize>,
+    ) -> std::io::Result<bool> {
+        let Some((calls, begun)) = self.table.kept_calls().load() else { return Ok(false) };
+        if begun.is_none() && self.noted().any(|event| event.read() == 0) {
+            return Ok(false);
+        }
+        core.held = self.take_faults(core, self.table.journal_used());
+        core.moves = true;
+        core.cuts.restore(&calls);
+        let Some(Begun { first, events }) = begun else {
+            if core.cuts.are_whole() {
+                self.apply_cut(core, shared, kit);
+            }
+            return Ok(true);
+        };
+        let known = self.as_they_were_read(first);
+        let more = events.saturating_sub(known);
+        if known + if more > 0 { read(core, more)? } else { 0 } > 0 {
+            let calls: Vec<Held> = calls.into_iter().map(|call| call.0).collect();
+            self.take_cut(core, shared, kit, &calls);
+        }
+        Ok(true)
+    }
+
+    /// Undo what was noted with the events from a place of the journal on; returns how many they
+    /// are.
+    fn as_they_were_read(&self, first: usize) -> usize {
+        let mut count = 0;
+        let journal = self.table.journal().chunks_exact(MESSAGE_WORDS);
+        for words in journal.take(self.table.journal_used()).skip(first) {
+            let word = words[0].load(Ordering::Acquire);
+            let is_kernels = word != 0 && word & head::OURS == 0;
+            words[0].store(if is_kernels { word & head::KIND } else { 0 }, Ordering::Release);
+            count += usize::from(is_kernels);
+        }
+        count
+    }
+
     /// Note with each event which read has brought it; those without a number came last, `apart` if
     /// who was woken by one of them may have queued another one.
     fn number_reads(&self, apart: bool) {
@@ -462,7 +360,7 @@ impl Space {
     }
 
     /// Go on with a window that a killed engine was applying.
-    fn finish_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
+    pub(crate) fn finish_window(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) {
         if let Some(kept) = self.table.window() {
             let landscape = kept.or_else(|| self.survey(core)).unwrap_or_default();
             self.apply_window(core, shared, kit, &landscape);
@@ -557,6 +455,7 @@ impl Space {
                 increment(&shared.counters.events_unmap);
                 if !echo {
                     self.clear(core, shared, start..end);
+                    self.clear_in_children(core, shared, start..end);
                 }
             }
             Message::Fault { .. } | Message::Unknown(_) => {}
@@ -571,6 +470,23 @@ impl Space {
             }
             shared.store.release(self.header.domain, &entry);
         });
+    }
+
+    /// Who was forked after the range had gone has no mapping there.
+    fn clear_in_children(&self, core: &Core, shared: &Shared, range: Range<u64>) {
+        for child in &core.unborn {
+            let mut gone = Vec::new();
+            let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page_up();
+            child.table.for_each(pages, |page, _| {
+                if child.descriptor.watches(page.start().0) == Some(false) {
+                    gone.push(page);
+                }
+            });
+            let core = &mut *child.core.lock();
+            for page in gone {
+                child.clear(core, shared, page.start().0..page.forward(1).start().0);
+            }
+        }
     }
 
     /// Parts of a range that are watched now, and were before the open events; nothing if that

@@ -94,6 +94,7 @@ pub mod publish;
 /// Ranges that the program is about to empty.
 pub mod quarantine;
 /// Stored pages made smaller in the background.
+pub mod reads;
 pub mod recode;
 /// Dictionaries and layouts in memory that outlives us.
 pub mod references;

@@ -189,7 +189,10 @@ fn groups(window: &[Event]) -> Vec<Vec<usize>> {
 /// none of another: who leaves before who comes.
 pub fn by_reads(window: &[Event], group: &[usize]) -> Vec<usize> {
     let mut open = group.to_vec();
-    open.sort_by_key(|&index| window[index].read);
+    // A child has all that left its parent after it was forked; what it lacks of the rest shows in
+    // its own mappings.
+    let is_fork = |event: &Event| matches!(event.message, Message::Fork { .. });
+    open.sort_by_key(|&index| (window[index].read, !is_fork(&window[index])));
     let mut order = Vec::with_capacity(group.len());
     while let Some(&first) = open.first() {
         let is_free = |&index: &usize| {

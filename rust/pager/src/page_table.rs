@@ -44,7 +44,7 @@ mod link;
 mod tests;
 
 /// Words before the units. The caller's own header may use all but [`OWN_HEADER_WORDS`].
-pub const HEADER_WORDS: usize = 2048;
+pub const HEADER_WORDS: usize = 3072;
 /// Header words that belong to the table. In the first page: most callers need no more of it.
 pub const OWN_HEADER_WORDS: Range<usize> = 56..58;
 /// How many units were ever handed out.

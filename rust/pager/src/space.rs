@@ -16,6 +16,7 @@
 use crate::address::{PAGE_SIZE, PageNumber};
 use crate::ahead::Ahead;
 use crate::cuts::Cuts;
+use crate::cuts::kept::{self, Kept};
 use crate::debtors::Debtors;
 use crate::error::{Error, Result};
 use crate::habit::{Habit, Tally};
@@ -31,11 +32,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Version of the table header, the entries and the pool.
-pub const STATE_FORMAT: u64 = 4;
+pub const STATE_FORMAT: u64 = 5;
 /// Name of every table's memfd; the number is the state format.
-pub const MEMFD_NAME: &str = "agentzip:table:4";
+pub const MEMFD_NAME: &str = "agentzip:table:5";
 /// Virtual size of a table; memory is taken page by page.  Enough for 230 GiB of target memory.
 const TABLE_BYTES: usize = 1 << 30;
 /// "AgentZip" as a number.
@@ -48,9 +50,9 @@ pub const JOURNAL_MESSAGES: usize = 408;
 const LANDSCAPE_RANGES: usize = 100;
 /// In place of their number: there were more.
 const LANDSCAPE_TOO_LONG: u64 = u64::MAX;
-/// Fresh ranges that can be kept; all that is left of the header.
+/// Fresh ranges that can be kept.
 const FRESH_RANGES: usize = 76;
-const _: () = assert!(word::FRESH_RANGES + 2 * FRESH_RANGES == HEADER_WORDS);
+const _: () = assert!(word::CALLS + kept::WORDS <= HEADER_WORDS);
 const _: () = assert!(word::DICTIONARY < OWN_HEADER_WORDS.start);
 const _: () = assert!(OWN_HEADER_WORDS.end <= word::LANDSCAPE);
 
@@ -75,9 +77,12 @@ mod word {
     pub const FRESH: usize = 61;
     /// How many places of the journal may hold a message.
     pub const USED: usize = 62;
+    /// What the words from `CALLS` on say.
+    pub const CUT: usize = 63;
     pub const JOURNAL: usize = 64;
     pub const LANDSCAPE_RANGES: usize = JOURNAL + super::JOURNAL_MESSAGES * super::MESSAGE_WORDS;
     pub const FRESH_RANGES: usize = LANDSCAPE_RANGES + 2 * super::LANDSCAPE_RANGES;
+    pub const CALLS: usize = FRESH_RANGES + 2 * super::FRESH_RANGES;
 }
 
 /// Where a space is in its life.
@@ -287,6 +292,13 @@ impl Table {
         &self.words().words()[word::JOURNAL..word::JOURNAL + JOURNAL_MESSAGES * MESSAGE_WORDS]
     }
 
+    /// What is known of calls in progress.
+    #[must_use]
+    pub fn kept_calls(&self) -> Kept<'_> {
+        let words = &self.words().words()[word::CALLS..word::CALLS + kept::WORDS];
+        Kept { state: self.word(word::CUT), words }
+    }
+
     /// Remember what is watched where the events of the journal meet: from here to
     /// [`Table::close_window`] they are being applied, and nothing is read.
     pub fn open_window(&self, landscape: &[Range<u64>]) {
@@ -374,6 +386,8 @@ pub struct Core {
     pub held: usize,
     /// Who may owe an event that took effect before others that are queued.
     pub debtors: Debtors,
+    /// Since when an event has been open that no thread waits with.
+    pub unseen_since: Option<Instant>,
     /// It has moved a mapping, or may have: what its events mean depends on their order.
     pub moves: bool,
     /// What calls in progress have told so far.
@@ -400,6 +414,14 @@ pub struct Core {
     pub habit: Habit,
     /// Where it walks through its memory.
     pub ahead: Ahead,
+}
+
+impl Core {
+    /// All that took effect is queued: the next look begins anew.
+    pub fn acquit(&mut self) {
+        self.debtors.acquit();
+        self.unseen_since = None;
+    }
 }
 
 /// One managed address space.

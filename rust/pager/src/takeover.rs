@@ -10,17 +10,17 @@ use crate::address::{PAGE_SIZE, PAGES_END, PageNumber};
 use crate::attach::{take_area_out, unwatch};
 use crate::disk_tier::{self, DiskTier};
 use crate::error::{Error, Result};
-use crate::events::Settled;
 use crate::keeper::Inheritance;
 use crate::page_in::bring_all_home;
 use crate::page_out::{WORKER_PATIENCE, await_worker};
 use crate::page_table::Entry;
 use crate::points;
+use crate::reads::Settled;
 use crate::references::{self, References};
 use crate::region;
 use crate::serve::Answer;
 use crate::shared::{Kit, Shared};
-use crate::space::{JOURNAL_MESSAGES, MEMFD_NAME, Phase, Space, Table, inode_of};
+use crate::space::{Core, JOURNAL_MESSAGES, MEMFD_NAME, Phase, Space, Table, inode_of};
 use crate::store;
 use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
@@ -214,18 +214,22 @@ fn drop_unused_dictionaries(shared: &Shared) {
 /// Apply what the dead engine had read, and what is pending; threads that owe an event get some
 /// time.
 fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit, deadline: Instant) {
-    let mut core = space.core.lock();
+    let core = &mut *space.core.lock();
     // Until all is settled a staged page may still be where it came from.
     core.unsettled = true;
-    core.held = JOURNAL_MESSAGES;
-    space.drop_clearings();
-    (core.moves, core.unjudged) = (true, true);
     core.fresh = space.table.fresh();
     core.fresh.sort_by_key(|part| part.start);
     // What the dead engine knew of calls in progress died with it.
     core.quarantine.add(0..PAGES_END * PAGE_SIZE as u64);
+    space.finish_window(core, shared, kit);
+    let read_on = |core: &mut Core, events| space.read_events(core, events);
+    if !space.resume_cut(core, shared, kit, read_on).unwrap_or(false) {
+        core.held = JOURNAL_MESSAGES;
+        space.drop_clearings();
+        (core.moves, core.unjudged) = (true, true);
+    }
     loop {
-        match space.read_messages(&mut core, shared, kit) {
+        match space.read_messages(core, shared, kit) {
             Ok(Settled::NotYet) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_micros(500));
             }

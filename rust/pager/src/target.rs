@@ -203,32 +203,50 @@ fn candidate(pid: i32, thread: i32) -> Option<Candidate> {
     Some(Candidate { rank, thread, stack_pointer, filtered, interruptible })
 }
 
-/// Threads that run or wait for a CPU, each with its processor time so far.
+/// What threads do as far as events are concerned, by one look at each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Threads that run or wait for a CPU, each with its processor time so far.
+    pub awake: Vec<(i32, Duration)>,
+    /// Threads that have queued an event and wait until it is read.
+    pub waiting: Vec<i32>,
+}
+
+/// Look at each thread of a process, one after the other.
 #[must_use]
-pub fn awake_threads(pid: i32) -> Vec<(i32, Duration)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let awake = |thread: i32| {
-        let stat = read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?;
-        let time = || Duration::from_nanos(runtime(pid, thread).unwrap_or(0));
-        (stat.state == 'R').then(|| (thread, time()))
-    };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(awake)
-        .collect()
+pub fn activity(pid: i32) -> Activity {
+    let mut found = Activity::default();
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return found };
+    for thread in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
+        match read_stat(&format!("/proc/{pid}/task/{thread}/stat")).map(|stat| stat.state) {
+            Some('R') => {
+                let time = Duration::from_nanos(runtime(pid, thread).unwrap_or(0));
+                found.awake.push((thread, time));
+            }
+            Some('D') if waits_to_be_read(pid, thread) => found.waiting.push(thread),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether a thread that cannot be interrupted sleeps in `userfaultfd_event_wait_completion`, or in
+/// what a compiler has made it a part of; a fault waits in `handle_userfault`.
+///
+/// A kernel that names no function (`0`) leaves only the guess that it does.
+fn waits_to_be_read(pid: i32, thread: i32) -> bool {
+    let function = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
+    function.is_ok_and(|name| name.contains("userfaultfd") || name == "0")
 }
 
 /// Calls that change mappings, of threads that sleep in one.
 #[must_use]
-pub fn held_calls(pid: i32) -> Vec<Held> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|thread: i32| {
-            let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
-            Some(Held { thread, call: parse_call(&text)? })
-        })
-        .collect()
+pub fn held_calls(pid: i32, threads: &[i32]) -> Vec<Held> {
+    let held = |&thread: &i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
+        Some(Held { thread, call: parse_call(&text)? })
+    };
+    threads.iter().filter_map(held).collect()
 }
 
 /// A line of /proc/PID/syscall: number and six arguments; of `mremap(from, length, new_length,

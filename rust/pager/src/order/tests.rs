@@ -77,3 +77,11 @@ fn a_circle_ends() {
     let events = [(remap(0, 100), 1), (remap(100, 0), 1)];
     assert_eq!(2, order(&events, &[0, 100], &[]).len());
 }
+
+#[test]
+fn a_child_is_taken_in_before_what_its_parent_lost_after_it() {
+    let fork = Message::Fork { descriptor: 3, inode: 0 };
+    let event = |message: Message, read: u64| Event { message, read, clears: false };
+    let window = [event(unmap(0), 1), event(unmap(20), 2), event(fork, 2), event(remap(40, 60), 2)];
+    assert_eq!(vec![0, 2, 1, 3], by_reads(&window, &[0, 1, 2, 3]));
+}

@@ -332,6 +332,15 @@ impl Userfaultfd {
         Ok(count as usize / (MESSAGE_WORDS * 8))
     }
 
+    /// How many faults are queued, which a read brings before any event; `None` if that cannot be
+    /// seen just now.
+    #[must_use]
+    pub fn pending_faults(&self) -> Option<usize> {
+        let file = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
+        let text = std::fs::read_to_string(file).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("pending:")?.trim().parse().ok())
+    }
+
     fn judge(result: io::Result<()>, installed: i64) -> Install {
         let Err(error) = result else { return Install::Done };
         let errno = error.raw_os_error().unwrap_or(0);
