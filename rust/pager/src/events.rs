@@ -7,17 +7,19 @@
 //! moves a range away, thread B moves another one onto the freed addresses, and B's event comes
 //! first; or A's "unmapped" for its old addresses comes after B's "moved" onto them.  So:
 //!
-//! - nothing is read before all that took effect is queued (`debtors.rs`), so that every read is a
-//!   *cut* through the program's history; while all threads that owe us an event sleep in their
-//!   calls, we look which ones these are, and by them we know what each message means (`cuts.rs`);
+//! - nothing is read before all that took effect is queued (`debtors.rs`), and no more than was
+//!   queued then (`reads.rs`), so that every read is a *cut* through the program's history; while
+//!   the threads wait for us in their calls, we look which ones these are, and by them we know what
+//!   each message means (`cuts.rs`);
 //! - the events of a cut are put into their turn, who leaves a place before who comes to it, and
-//!   then applied, each marked begun before and done after; a new engine goes on with them as if
-//!   nothing had happened.  Nothing could be installed before that anyway;
+//!   then applied, each marked begun before and done after; a new engine goes on with a cut as if
+//!   nothing had happened, wherever the old one died.  Nothing could be installed before that
+//!   anyway;
 //! - a program that has not moved a mapping yet is spared the looks: without moves the order means
-//!   nothing.  Its events, those of children that we know no pid of, and those that a killed engine
-//!   had read, are gathered until no event is open ([`Userfaultfd::is_changing`] asks the kernel),
-//!   and put in the order in which they must have taken effect, by what is watched where they meet
-//!   (`order.rs`).  All these stay in the journal to the end of their *window*;
+//!   nothing.  Its events, and those of children that we know no pid of, are gathered until no
+//!   event is open ([`Userfaultfd::is_changing`] asks the kernel), and put in the order in which
+//!   they must have taken effect, by what is watched where they meet (`order.rs`).  All these stay
+//!   in the journal to the end of their *window*;
 //! - a child that was forked meanwhile is told of such moves by what its own mappings show, and is
 //!   not served before all this;
 //! - a mapping that a page out began to watch meanwhile is *fresh*: it does not count as watched in

@@ -4,8 +4,11 @@
 //! Kernel results stay signed until they are judged; what happens in normal life is an
 //! [`Install`] value.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 const UFFD_API: u64 = 0xAA;
@@ -156,19 +159,26 @@ pub fn decode_message(words: [u64; MESSAGE_WORDS]) -> Message {
     }
 }
 
+/// Room for what /proc/PID/fdinfo says of a userfaultfd: seven short lines.
+const INFO_BYTES: usize = 512;
+
 /// An open userfaultfd.
 #[derive(Debug)]
-pub struct Userfaultfd(OwnedFd);
+pub struct Userfaultfd {
+    descriptor: OwnedFd,
+    /// What the kernel tells of it; opened when it is first asked for.
+    info: OnceLock<File>,
+}
 
 impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
 impl From<OwnedFd> for Userfaultfd {
     fn from(descriptor: OwnedFd) -> Self {
-        Self(descriptor)
+        Self { descriptor, info: OnceLock::new() }
     }
 }
 
@@ -191,7 +201,7 @@ impl Userfaultfd {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
+        Ok(Self::from(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
     /// Take ownership of a descriptor number that a fork message announced.
@@ -214,13 +224,13 @@ impl Userfaultfd {
         unsafe {
             libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC);
         }
-        Ok(Self(owned))
+        Ok(Self::from(owned))
     }
 
     /// Keep it open until this process ends, out of anybody's reach: faults on it then wait for
     /// ever instead of reading zeros.
     pub fn leak(self) {
-        let _ = self.0.into_raw_fd();
+        let _ = self.descriptor.into_raw_fd();
     }
 
     /// Announce the API and ask for features; once per descriptor.
@@ -320,7 +330,11 @@ impl Userfaultfd {
     pub fn read_into(&self, words: &[AtomicU64]) -> io::Result<usize> {
         // SAFETY: the slice is memory that may change at any time (atomics), the length is its own.
         let count = unsafe {
-            libc::read(self.0.as_raw_fd(), words.as_ptr() as *mut libc::c_void, size_of_val(words))
+            libc::read(
+                self.descriptor.as_raw_fd(),
+                words.as_ptr() as *mut libc::c_void,
+                size_of_val(words),
+            )
         };
         if count < 0 {
             let error = io::Error::last_os_error();
@@ -336,8 +350,17 @@ impl Userfaultfd {
     /// seen just now.
     #[must_use]
     pub fn pending_faults(&self) -> Option<usize> {
-        let file = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
-        let text = std::fs::read_to_string(file).ok()?;
+        let info = match self.info.get() {
+            Some(info) => info,
+            None => {
+                let file = format!("/proc/self/fdinfo/{}", self.descriptor.as_raw_fd());
+                let opened = File::open(file).ok()?;
+                self.info.get_or_init(|| opened)
+            }
+        };
+        let mut text = [0; INFO_BYTES];
+        let length = info.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
         text.lines().find_map(|line| line.strip_prefix("pending:")?.trim().parse().ok())
     }
 
@@ -360,7 +383,7 @@ impl Userfaultfd {
     fn ioctl<const N: usize>(&self, request: u64, argument: &mut [u64; N]) -> io::Result<()> {
         // SAFETY: each request above reads and writes exactly the N words of its structure.
         let result = unsafe {
-            libc::ioctl(self.0.as_raw_fd(), request as libc::Ioctl, argument.as_mut_ptr())
+            libc::ioctl(self.descriptor.as_raw_fd(), request as libc::Ioctl, argument.as_mut_ptr())
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
