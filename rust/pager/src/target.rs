@@ -218,7 +218,7 @@ pub fn activity(pid: i32) -> Activity {
     let mut found = Activity::default();
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return found };
     for thread in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
-        match read_stat(&format!("/proc/{pid}/task/{thread}/stat")).map(|stat| stat.state) {
+        match state_of(pid, thread) {
             Some('R') => {
                 let time = Duration::from_nanos(runtime(pid, thread).unwrap_or(0));
                 found.awake.push((thread, time));
@@ -233,10 +233,22 @@ pub fn activity(pid: i32) -> Activity {
 /// Whether a thread that cannot be interrupted sleeps in `userfaultfd_event_wait_completion`, or in
 /// what a compiler has made it a part of; a fault waits in `handle_userfault`.
 ///
-/// A kernel that names no function (`0`) leaves only the guess that it does.
+/// Without a name (`0`) it has just been woken, as one that waited for a lock, or the kernel names
+/// no function at all: then it is taken to wait for us.
 fn waits_to_be_read(pid: i32, thread: i32) -> bool {
-    let function = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
-    function.is_ok_and(|name| name.contains("userfaultfd") || name == "0")
+    let function = || fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).ok();
+    let nameless = |name: &str| name == "0";
+    match function() {
+        Some(name) if nameless(&name) => {
+            state_of(pid, thread) == Some('D') && function().is_some_and(|name| nameless(&name))
+        }
+        Some(name) => name.contains("userfaultfd"),
+        None => false,
+    }
+}
+
+fn state_of(pid: i32, thread: i32) -> Option<char> {
+    Some(read_stat(&format!("/proc/{pid}/task/{thread}/stat"))?.state)
 }
 
 /// Calls that change mappings, of threads that sleep in one.
