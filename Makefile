@@ -69,7 +69,7 @@ test: setup ## all tests: Rust, then pytest; ARGS="-k word" goes to pytest
 TIMES := 200
 # What reads bytes of others, and tables against naive models (rust/pager/src/fuzz.rs).
 FUZZED := arbitrary damaged garbage changed_byte right_checksum any_text extents \
-	behaves_like a_kill_between every_entry
+	behaves_like a_kill_between every_entry is_understood
 
 fuzz: setup ## the fuzz targets of make test for long; TIMES=200 is ten million cases
 	@AGENTZIP_FUZZ_TIMES=$(TIMES) cargo test --release -p agentzip-pager --lib -- \

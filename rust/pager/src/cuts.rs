@@ -172,7 +172,9 @@ fn judge_moved(
         !it.found
             && matches!(it.told, Told::Nothing | Told::Cleared)
             && matches!(it.held.call, Call::Move { from, length, new_length, to, .. }
-                if from == old && to == wanted && moved == length.min(new_length))
+                if from == old && to == wanted && moved == length.min(new_length)
+                    // What shrinks stays where it is, unless it is sent elsewhere.
+                    && (to.is_some() || new_length >= length))
     };
     let found = callers
         .iter()
@@ -293,9 +295,14 @@ mod tests {
 
     #[test]
     fn what_shrinks_as_it_moves_gives_its_tail_up_at_once() {
-        let call =
-            Call::Move { from: OLD, length: 3 * PAGE, new_length: PAGE, to: None, keeps: false };
-        let shrinks = [Held { thread: 1, call }];
+        let held = |to: Option<u64>| {
+            let (length, new_length) = (3 * PAGE, PAGE);
+            [Held {
+                thread: 1,
+                call: Call::Move { from: OLD, length, new_length, to, keeps: false },
+            }]
+        };
+        let shrinks = held(Some(NEW));
         let tail = OLD + PAGE..OLD + 3 * PAGE;
         let message = Message::Unmap { start: tail.start, end: tail.end };
         let mut cuts = Cuts::default();
@@ -304,7 +311,7 @@ mod tests {
         assert_eq!(vec![(0, NEW..NEW + PAGE)], cut.taken);
         assert_eq!((vec![ECHO], true), judge(&mut cuts, &[message], &shrinks));
         // In place there is nothing before it.
-        let cut = Cuts::default().judge(&[message], &shrinks);
+        let cut = Cuts::default().judge(&[message], &held(None));
         assert_eq!((vec![NEWS], vec![]), (cut.judgements, cut.given_up));
     }
 

@@ -8,6 +8,7 @@
 
 use super::*;
 use crate::cuts::Call;
+use crate::fuzz;
 use crate::points::in_tests::killed_at;
 use crate::space::{Header, Phase, Table};
 use proptest::prelude::*;
@@ -449,11 +450,7 @@ fn live(seed: u64, steps: &[(u8, u64)], are_killed: bool) -> Result<(), String> 
 
 // The same histories in each run.
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 4000,
-        rng_seed: RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), ..fuzz::cases(4000) })]
 
     #[test]
     fn what_was_read_when_all_had_queued_is_understood(
@@ -465,11 +462,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 800,
-        rng_seed: RngSeed::Fixed(2),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(2), ..fuzz::cases(800) })]
 
     #[test]
     fn whoever_takes_over_understands_it_as_well(
