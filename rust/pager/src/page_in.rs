@@ -200,15 +200,23 @@ pub(crate) fn install_batch(
         Error::TargetGone(space.header.pid)
     };
     let mut core = space.core.lock();
-    drop_guarded(space, shared, &mut core, ready);
     let mut index = 0;
     let began = Instant::now();
+    let mut guards_are_known = false;
     while index < ready.len() {
         let rest = Rest { ready: &ready[index..], bytes: &buffer[index * PAGE_SIZE..] };
-        match install_run(shared, space, &mut core, &rest, report) {
+        guards_are_known =
+            guards_are_known || drop_guarded(space, shared, &mut core, &ready[index..]);
+        let installed = if guards_are_known {
+            install_run(shared, space, &mut core, &rest, report)
+        } else {
+            Err(Install::Changing)
+        };
+        match installed {
             Ok(count) => index += count,
             Err(Install::Gone) => return Err(gone()),
             Err(refusal) => {
+                guards_are_known = false;
                 if began.elapsed() > patience {
                     return Err(give_up(space, refusal));
                 }
@@ -337,9 +345,10 @@ fn settle_run(
     }
 }
 
-/// A guard page (MADV_GUARD_INSTALL) has no contents, and a copy would destroy the guard.
-fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]) {
-    let Some(pagemap) = space.pagemap.as_ref() else { return };
+/// A guard page (MADV_GUARD_INSTALL) has no contents, and a copy would destroy the guard.  False if
+/// an event is open: then an entry may be of what has just left, and a guard of what has come.
+fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]) -> bool {
+    let Some(pagemap) = space.pagemap.as_ref() else { return true };
     let filter = Filter { all_of: GUARD, any_of: 0, none_of: 0 };
     let mut guarded = Vec::new();
     // What lies between scattered pages would take long to walk through.
@@ -347,8 +356,11 @@ fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]
         let range = part[0].page.start().0..part[part.len() - 1].page.forward(1).start().0;
         // Kernels before 6.15 cannot tell; they are also too old for most programs to use guards.
         if pagemap.scan(range, filter, &mut guarded).is_err() {
-            return;
+            return true;
         }
+    }
+    if !guarded.is_empty() && space.descriptor.is_changing() {
+        return false;
     }
     for range in guarded {
         let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page();
@@ -358,6 +370,7 @@ fn drop_guarded(space: &Space, shared: &Shared, core: &mut Core, ready: &[Ready]
             space.come_home(core, shared, page, &entry);
         }
     }
+    true
 }
 
 /// Memory that can be taken without swapping, in bytes; the maximum if unknown.

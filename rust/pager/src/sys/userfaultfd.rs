@@ -80,7 +80,7 @@ pub enum Install {
     AlreadyPresent,
     /// An unread event is pending (EAGAIN): read events, look up again, retry.
     Changing,
-    /// No registered mapping covers the whole range.
+    /// No registered mapping covers the whole range, and no unread event says where it went.
     NotMapped,
     /// The address space is gone.
     Gone,
@@ -273,21 +273,21 @@ impl Userfaultfd {
     pub fn copy(&self, address: u64, source: &[u8]) -> Install {
         let mut argument = [address, source.as_ptr() as u64, source.len() as u64, 0, 0];
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
-        Self::judge(result, argument[4] as i64)
+        self.judge(result, argument[4] as i64)
     }
 
     /// Put zero pages into missing pages.
     pub fn zero(&self, address: u64, length: u64) -> Install {
         let mut argument = [address, length, 0, 0];
         let result = self.ioctl(UFFDIO_ZEROPAGE, &mut argument);
-        Self::judge(result, argument[3] as i64)
+        self.judge(result, argument[3] as i64)
     }
 
     /// Mark missing pages as lost: the toucher gets SIGBUS.
     pub fn poison(&self, address: u64, length: u64) -> Install {
         let mut argument = [address, length, 0, 0];
         let result = self.ioctl(UFFDIO_POISON, &mut argument);
-        Self::judge(result, argument[3] as i64)
+        self.judge(result, argument[3] as i64)
     }
 
     /// Whether an event is open: from the effect of the call that causes it until it was read and
@@ -295,7 +295,8 @@ impl Userfaultfd {
     #[must_use]
     pub fn is_changing(&self) -> bool {
         // The kernel looks at this first, then at the range: none is no valid one.
-        self.copy(0, &[]) == Install::Changing
+        let result = self.ioctl(UFFDIO_COPY, &mut [0; 5]);
+        result.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
     /// Whether the page at `address` lies in a mapping that is watched; `None` if the address space
@@ -364,7 +365,9 @@ impl Userfaultfd {
         text.lines().find_map(|line| line.strip_prefix("pending:")?.trim().parse().ok())
     }
 
-    fn judge(result: io::Result<()>, installed: i64) -> Install {
+    /// A range that was found unmapped may have moved just now: the kernel asks for open events
+    /// before it waits for the lock of the mapping, and again only if it finds one.
+    fn judge(&self, result: io::Result<()>, installed: i64) -> Install {
         let Err(error) = result else { return Install::Done };
         let errno = error.raw_os_error().unwrap_or(0);
         if installed > 0 {
@@ -373,6 +376,7 @@ impl Userfaultfd {
         match errno {
             libc::EEXIST => Install::AlreadyPresent,
             libc::EAGAIN => Install::Changing,
+            libc::ENOENT if self.is_changing() => Install::Changing,
             libc::ENOENT => Install::NotMapped,
             libc::ESRCH => Install::Gone,
             libc::ENOMEM => Install::NoMemory,
