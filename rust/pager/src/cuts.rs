@@ -117,6 +117,15 @@ impl Cuts {
         &self.0
     }
 
+    /// Calls that have moved something and not told all, of threads that do not wait to be read:
+    /// what is missing comes for certain, unless the thread ends.
+    pub fn owing<'a>(&'a self, waiting: &'a [i32]) -> impl Iterator<Item = &'a Held> {
+        let owes = |call: &&(Held, Told)| {
+            matches!(call.1, Told::Moved | Told::Tail) && !waiting.contains(&call.0.thread)
+        };
+        self.0.iter().filter(owes).map(|call| &call.0)
+    }
+
     /// The calls that threads are held in, each with what it has told so far.
     #[must_use]
     pub fn with_told(&self, held: &[Held]) -> Vec<(Held, Told)> {
@@ -323,6 +332,16 @@ mod tests {
         // Another one does the same, set free by the read that brings the first one's echo.
         let messages = [unmapped(OLD), moved(OLD, NEW)];
         assert_eq!((vec![ECHO, NEWS], true), judge(&mut cuts, &messages, &held));
+    }
+
+    #[test]
+    fn who_has_moved_owes_the_rest() {
+        let mut cuts = Cuts::default();
+        let held = [a_move(1, OLD, Some(NEW)), a_move(2, 0x5000, Some(0x7000))];
+        judge(&mut cuts, &[moved(OLD, NEW), unmapped(0x7000)], &held);
+        // The second one may find no memory to move with.
+        assert_eq!(vec![&held[0]], cuts.owing(&[2]).collect::<Vec<_>>());
+        assert_eq!(0, cuts.owing(&[1]).count());
     }
 
     #[test]

@@ -528,6 +528,14 @@ impl Space {
         }
     }
 
+    /// Whether the table knows of no page of a range.
+    pub(crate) fn is_blank(&self, range: Range<u64>) -> bool {
+        let mut blank = true;
+        let pages = ByteAddress(range.start).page()..ByteAddress(range.end).page_up();
+        self.table.for_each(pages, |_, _| blank = false);
+        blank
+    }
+
     /// Whether some page of a range is out.
     fn is_occupied(&self, range: Range<u64>) -> bool {
         let mut occupied = false;

@@ -1,12 +1,13 @@
 //! Reading what the kernel has queued of a space: nothing before all that took effect is queued,
 //! and no more than was queued then (`events.rs` says why, `cuts.rs` what it is good for).
 
-use crate::cuts::Held;
+use crate::cuts::{Call, Held, Told};
 use crate::events::load;
 use crate::shared::{Kit, Shared};
 use crate::space::{Core, Space};
 use crate::sys::userfaultfd::{MESSAGE_WORDS, Message};
 use crate::target;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ const SPIN: Duration = Duration::from_micros(20);
 /// How long to leave a thread that owes an event the CPU before looking again.
 const NAP: Duration = Duration::from_micros(50);
 /// How long to wait in one turn: the other targets of this fault thread wait meanwhile.
-const TURN: Duration = Duration::from_millis(4);
+const TURN: Duration = Duration::from_millis(2);
 /// In this time nobody is woken, returns to his program, makes another call and queues its event.
 const BRIEF: Duration = Duration::from_micros(10);
 /// After this time an event that no thread waits with is read as it is.
@@ -185,13 +186,21 @@ impl Space {
         loop {
             let now = Instant::now();
             let seen = target::activity(pid);
-            let queued = core.debtors.have_queued(&seen.awake, now);
-            if queued && waiting.as_ref() == Some(&seen.waiting) {
-                if !seen.waiting.is_empty() {
+            let queued = core.debtors.have_queued(&seen.awake, &seen.waiting)
+                && !core.cuts.owing(&seen.waiting).any(|held| target::may_be_in(pid, held));
+            let are_same = waiting.as_ref() == Some(&seen.waiting);
+            if are_same && !seen.waiting.is_empty() {
+                let calls = target::held_calls(pid, &seen.waiting);
+                let count = seen.waiting.len();
+                let changes_nothing = || {
+                    let emptied = target::emptied(pid, &seen.waiting);
+                    self.changes_nothing(core, count, (&calls, &emptied))
+                };
+                if queued || changes_nothing() {
                     core.acquit();
-                    let calls = target::held_calls(pid, &seen.waiting);
-                    return Wait::Queued(seen.waiting.len(), calls);
+                    return Wait::Queued(count, calls);
                 }
+            } else if are_same && queued {
                 // A process that shares the memory, as between vfork and exec, is not looked at.
                 if now - *core.unseen_since.get_or_insert(now) >= UNSEEN {
                     core.acquit();
@@ -201,15 +210,40 @@ impl Space {
             if now >= deadline {
                 return Wait::NotYet;
             }
-            waiting = queued.then_some(seen.waiting);
-            if waiting.as_ref().is_none_or(Vec::is_empty) {
+            // A second look comes at once; after that somebody is waited for.
+            if are_same || seen.waiting.is_empty() {
                 std::thread::sleep(NAP);
                 if !self.descriptor.is_changing() {
                     self.rest(core);
                     return Wait::Quiet;
                 }
             }
+            waiting = Some(seen.waiting);
         }
+    }
+
+    /// Whether what so many threads wait with changes nothing in the table, whatever took effect
+    /// before it and is still to be queued: echoes, and what gives up or empties places that the
+    /// table knows nothing of.  (Who has moved something there is still in that call, and nobody
+    /// knows of the place but him.)
+    pub(crate) fn changes_nothing(
+        &self,
+        core: &Core,
+        waiting: usize,
+        (calls, emptied): (&[Held], &[Range<u64>]),
+    ) -> bool {
+        let is_old = |(held, told): (Held, Told)| match held.call {
+            Call::Unmap { start, end } => self.is_blank(start..end),
+            Call::Move { .. } => matches!(told, Told::Moved | Told::Tail),
+        };
+        let told = core.cuts.calls().iter();
+        core.held == 0
+            && core.unborn.is_empty()
+            // A cut is judged by those that wait, and what others still have to say would be lost.
+            && told.into_iter().all(|(told, _)| calls.contains(told))
+            && calls.len() + emptied.len() == waiting
+            && core.cuts.with_told(calls).into_iter().all(is_old)
+            && emptied.iter().all(|range| self.is_blank(range.clone()))
     }
 
     /// No event is open: no call in progress has anything to tell.

@@ -7,6 +7,7 @@ use crate::quarantine::Look;
 use crate::sys::arch::{self, Call, call};
 use std::fs;
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Identity and description of a process.
@@ -218,33 +219,62 @@ pub fn activity(pid: i32) -> Activity {
     let mut found = Activity::default();
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return found };
     for thread in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
-        match state_of(pid, thread) {
-            Some('R') => {
+        let state = || state_of(pid, thread);
+        let function = || fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).ok();
+        match doing(state, function) {
+            Doing::Runs => {
                 let time = Duration::from_nanos(runtime(pid, thread).unwrap_or(0));
                 found.awake.push((thread, time));
             }
-            Some('D') if waits_to_be_read(pid, thread) => found.waiting.push(thread),
-            _ => {}
+            Doing::Waits => found.waiting.push(thread),
+            Doing::Other => {}
         }
     }
     found
 }
 
-/// Whether a thread that cannot be interrupted sleeps in `userfaultfd_event_wait_completion`, or in
-/// what a compiler has made it a part of; a fault waits in `handle_userfault`.
+/// What a thread does, seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It runs or waits for a CPU.
+    Runs,
+    /// It has queued an event and sleeps until that is read.
+    Waits,
+    Other,
+}
+
+/// Who cannot be interrupted sleeps in `userfaultfd_event_wait_completion`, or in what a compiler
+/// has made it a part of; a fault waits in `handle_userfault`.
 ///
-/// Without a name (`0`) it has just been woken, as one that waited for a lock, or the kernel names
-/// no function at all: then it is taken to wait for us.
-fn waits_to_be_read(pid: i32, thread: i32) -> bool {
-    let function = || fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).ok();
-    let nameless = |name: &str| name == "0";
-    match function() {
-        Some(name) if nameless(&name) => {
-            state_of(pid, thread) == Some('D') && function().is_some_and(|name| nameless(&name))
+/// Without a name (`0`) it is on its way to sleep or awake again, the scheduler has not taken it
+/// from its queue yet, or the kernel names no function at all.  If that lasts, it is taken to wait
+/// for us: then what it has still to queue is read with the rest, which does no harm.
+fn doing(state: impl Fn() -> Option<char>, function: impl Fn() -> Option<String>) -> Doing {
+    let mut had_no_name = false;
+    loop {
+        match state() {
+            Some('R') => return Doing::Runs,
+            Some('D') => {}
+            _ => return Doing::Other,
         }
-        Some(name) => name.contains("userfaultfd"),
-        None => false,
+        match function() {
+            Some(name) if name == "0" => {
+                if had_no_name {
+                    return Doing::Waits;
+                }
+                had_no_name = true;
+            }
+            Some(name) if name.contains("userfaultfd") => return Doing::Waits,
+            _ => return Doing::Other,
+        }
     }
+}
+
+/// Whether a thread may still be in a call that it was seen in: it runs, or sleeps there.
+#[must_use]
+pub fn may_be_in(pid: i32, held: &Held) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{}/syscall", held.thread));
+    text.is_ok_and(|text| text.starts_with("running") || parse_call(&text) == Some(held.call))
 }
 
 fn state_of(pid: i32, thread: i32) -> Option<char> {
@@ -259,6 +289,20 @@ pub fn held_calls(pid: i32, threads: &[i32]) -> Vec<Held> {
         Some(Held { thread, call: parse_call(&text)? })
     };
     threads.iter().filter_map(held).collect()
+}
+
+/// Ranges that threads are about to empty, of those that sleep in `madvise`.
+#[must_use]
+pub fn emptied(pid: i32, threads: &[i32]) -> Vec<Range<u64>> {
+    let range = |&thread: &i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
+        let mut fields = text.split_ascii_whitespace();
+        let is_it = fields.next()?.parse() == Ok(call::MADVISE);
+        let mut argument = || fields.next().as_ref().and_then(hexadecimal);
+        let (start, length) = (argument()?, argument()?);
+        is_it.then(|| start..start.saturating_add(length).min(arch::ADDRESS_END))
+    };
+    threads.iter().filter_map(range).collect()
 }
 
 /// A line of /proc/PID/syscall: number and six arguments; of `mremap(from, length, new_length,
@@ -356,6 +400,28 @@ mod tests {
         let fixed = line.replace(" 0x1 0xffffffffffffffff", " 0x7 0x5000");
         let Some(cuts::Call::Move { to, keeps, .. }) = parse_call(&fixed) else { panic!("a move") };
         assert_eq!((Some(0x5000), true), (to, keeps));
+    }
+
+    #[test]
+    fn who_falls_asleep_or_wakes_during_a_look_is_seen() {
+        let look = |states: &str, names: &[&str]| {
+            let (state, name) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let states: Vec<char> = states.chars().collect();
+            doing(
+                || states.get(state.replace(state.get() + 1)).copied(),
+                || names.get(name.replace(name.get() + 1)).map(ToString::to_string),
+            )
+        };
+        let queued = "userfaultfd_event_wait_completion";
+        assert_eq!(Doing::Runs, look("R", &[]));
+        assert_eq!(Doing::Waits, look("D", &[queued]));
+        assert_eq!(Doing::Waits, look("DD", &["0", queued]));
+        assert_eq!(Doing::Waits, look("DD", &["0", "0"]));
+        assert_eq!(Doing::Runs, look("DR", &["0"]));
+        assert_eq!(Doing::Other, look("DD", &["0", "rwsem_down_write_slowpath"]));
+        assert_eq!(Doing::Other, look("D", &["handle_userfault"]));
+        assert_eq!(Doing::Other, look("S", &[]));
+        assert_eq!(Doing::Other, look("D", &[]));
     }
 
     #[test]

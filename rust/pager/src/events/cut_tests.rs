@@ -45,6 +45,8 @@ struct Mapping {
     pages: Range<u64>,
     /// Nobody else touches what a call has not returned from yet.
     held_by: Option<usize>,
+    /// It grew to where something may just have left, and does not move before that is told.
+    has_grown: bool,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +75,7 @@ impl Program {
         let mut page = dice.below(2);
         while page < PAGES - 4 {
             let end = page + 1 + dice.below(3);
-            program.mappings.push(Mapping { pages: page..end, held_by: None });
+            program.mappings.push(Mapping { pages: page..end, held_by: None, has_grown: false });
             program.out.extend((page..end).filter(|_| !dice.is(4)).map(|page| (page, 100 + page)));
             page = end + dice.below(3);
         }
@@ -99,7 +101,7 @@ impl Program {
         let old = std::mem::take(&mut self.mappings);
         for mapping in old {
             for part in region::subtract(mapping.pages.clone(), std::slice::from_ref(range)) {
-                self.mappings.push(Mapping { pages: part, held_by: mapping.held_by });
+                self.mappings.push(Mapping { pages: part, ..mapping });
             }
         }
         self.mappings.sort_by_key(|mapping| mapping.pages.start);
@@ -119,7 +121,17 @@ impl Program {
         let whole = known.get(dice.below(known.len() as u64) as usize)?.clone();
         let start = whole.start + if dice.is(4) { dice.below(whole.end - whole.start) } else { 0 };
         let mut part = start..whole.end;
-        match dice.below(6) {
+        match dice.below(7) {
+            2 => {
+                // It grows where it is: nobody is told.
+                let more = whole.end..(whole.end + 1 + dice.below(2)).min(PAGES);
+                if self.is_mapped(&more) {
+                    return None;
+                }
+                let grown = self.mappings.iter_mut().find(|mapping| mapping.pages == whole)?;
+                grown.pages.end = more.end;
+                grown.has_grown = true;
+            }
             0 => {
                 // Over the next mapping as well, if there is one right behind.
                 if let Some(next) = known.iter().find(|next| next.start == part.end) {
@@ -134,6 +146,7 @@ impl Program {
                 let (start, end) = (address(part.start), address(part.end));
                 self.threads[thread].owed.push_back(Message::Remove { start, end });
             }
+            _ if self.mappings.iter().any(|it| it.has_grown && meet(&it.pages, &part)) => None?,
             _ => self.remap(thread, part, dice)?,
         }
         Some(thread)
@@ -206,9 +219,10 @@ impl Program {
         self.clear(&from);
         let inside = moved.into_iter().filter(|(page, _)| *page < from.start + shorter);
         self.out.extend(inside.map(|(page, fill)| (page - from.start + to.start, fill)));
-        self.mappings.push(Mapping { pages: to, held_by: Some(thread) });
+        let held_by = Some(thread);
+        self.mappings.push(Mapping { pages: to, held_by, has_grown: false });
         if keeps {
-            self.mappings.push(Mapping { pages: from, held_by: Some(thread) });
+            self.mappings.push(Mapping { pages: from, held_by, has_grown: false });
         }
         Some(())
     }
@@ -228,12 +242,22 @@ impl Program {
         }
     }
 
-    /// Look at the threads, and read what is queued by then while those go on that are free.
+    /// The calls that threads wait in, and what the others that wait are about to empty.
+    fn waiting(&self) -> (Vec<Held>, Vec<Range<u64>>) {
+        let (mut held, mut emptied) = (Vec::new(), Vec::new());
+        for (thread, it) in (0..).zip(&self.threads).filter(|(_, it)| it.queued) {
+            match (it.call, it.owed.front()) {
+                (Some(call), _) => held.push(Held { thread, call }),
+                (None, Some(Message::Remove { start, end })) => emptied.push(*start..*end),
+                _ => {}
+            }
+        }
+        (held, emptied)
+    }
+
+    /// Read what is queued, while those go on that are free.
     fn read(&mut self, dice: &mut Dice) -> (Vec<Held>, Vec<Message>) {
-        self.queue_all(dice);
-        let held = (0..).zip(&self.threads);
-        let held: Vec<Held> =
-            held.filter_map(|(thread, it)| it.call.map(|call| Held { thread, call })).collect();
+        let (held, _) = self.waiting();
         let mut messages = Vec::new();
         for _ in 0..self.queue.len() {
             self.go_on(dice);
@@ -391,6 +415,13 @@ fn take_and_die(
     }
 }
 
+/// Whether what is queued may be read before all that took effect is.
+fn may_be_read(space: &Space, program: &Program) -> bool {
+    let (held, emptied) = program.waiting();
+    let waiting = program.queue.len();
+    waiting > 0 && space.changes_nothing(&space.core.lock(), waiting, (&held, &emptied))
+}
+
 /// No event is open any more.
 fn settle(space: &Space, shared: &Shared) {
     let core = &mut *space.core.lock();
@@ -425,6 +456,9 @@ fn live(seed: u64, steps: &[(u8, u64)], are_killed: bool) -> Result<(), String> 
             }
             4 => program.queue(dice.below(THREADS as u64) as usize),
             _ if program.is_open() => {
+                if kind % 8 != 5 || !may_be_read(&space, &program) {
+                    program.queue_all(&mut dice);
+                }
                 let (held, messages) = program.read(&mut dice);
                 if are_killed && dice.is(2) {
                     let part = dice.below(2 * messages.len() as u64) as usize;
@@ -437,6 +471,7 @@ fn live(seed: u64, steps: &[(u8, u64)], are_killed: bool) -> Result<(), String> 
             _ => {}
         }
         if !program.is_open() {
+            program.mappings.iter_mut().for_each(|mapping| mapping.has_grown = false);
             settle(&space, &shared);
             let found = contents(&space);
             if program.out != found {
