@@ -20,6 +20,7 @@ from typing import Any
 
 from agentzip import model
 from agentzip.errors import AgentZipError, InvalidSetting, NotAttached, TargetBusy
+from agentzip.host import processors
 from agentzip.pager import Pager, open_engine
 from agentzip.selftest import tiers
 
@@ -32,6 +33,7 @@ _BUSY_RETRIES = 20
 _PASS_US = 60_000
 """How long one tier move of the churn takes: many are begun, few are done."""
 
+_JOIN_SECONDS = 0.1
 _SPILLED_PAGES = 300
 _TRAINED_BYTES = 2**16
 _TRAINED_PAGES = 400
@@ -145,7 +147,11 @@ class Host:
         """End the churn; answers with what went wrong in it."""
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():
+                # At the lowest priority a recode under load outlasts its caller's patience.
+                if thread.native_id is not None:
+                    processors.end_background(thread.native_id)
+                thread.join(_JOIN_SECONDS)
         self._threads = []
         errors, self._errors = self._errors, []
         return {"errors": errors}
