@@ -207,7 +207,8 @@ impl Space {
                     return Wait::Unknown;
                 }
             }
-            if now >= deadline {
+            // However long a look takes (many threads, no processor): two belong together.
+            if now >= deadline && waiting.is_some() {
                 return Wait::NotYet;
             }
             // A second look comes at once; after that somebody is waited for.

@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 /// For how long to wait, over all spaces, for events that are still open before leaving them to the
 /// fault threads.
 const EVENT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often the pages are brought that a dead engine's worker waits for.
+const WORKER_LOOK: Duration = Duration::from_millis(5);
 
 /// What was handed over, sorted.
 #[derive(Debug)]
@@ -244,12 +246,36 @@ fn apply_events(shared: &Shared, space: &Space, kit: &mut Kit, deadline: Instant
     }
 }
 
+/// [`await_worker`], of one that may itself wait for a page: the faults that the dead engine had
+/// read are asked for once more, and answered.
+fn await_worker_in_faults(shared: &Shared, space: &Space, kit: &mut Kit) -> bool {
+    let deadline = Instant::now() + WORKER_PATIENCE;
+    if await_worker(&space.table, Instant::now()) {
+        return true;
+    }
+    wake_all(space);
+    loop {
+        let _ = space.drain(&mut space.core.lock(), shared, kit);
+        if await_worker(&space.table, Instant::now() + WORKER_LOOK) {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+    }
+}
+
+/// Whoever waits for a page touches it again.
+fn wake_all(space: &Space) {
+    space.descriptor.wake(0x1_0000, crate::sys::arch::ADDRESS_END - 0x1_0000);
+}
+
 fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
     if !space.descriptor.is_alive() {
         space.set_gone();
         return;
     }
-    let ended = await_worker(&space.table, Instant::now() + WORKER_PATIENCE);
+    let ended = await_worker_in_faults(shared, space, kit);
     let mut core = space.core.lock();
     core.unsettled = true;
     if !ended {
@@ -260,7 +286,7 @@ fn settle(shared: &Shared, space: &Space, kit: &mut Kit) {
         return;
     }
     drop(core);
-    space.descriptor.wake(0x1_0000, crate::sys::arch::ADDRESS_END - 0x1_0000);
+    wake_all(space);
 }
 
 /// A detach that was cut short: finish it if our area is out already, else stay attached.
