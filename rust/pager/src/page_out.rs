@@ -101,7 +101,10 @@ pub fn page_out(shared: &Shared, space: &Space, wanted: Wanted<'_>) -> Result<Pa
     let regions = region::parse(&target::read_maps(target.pid, true)?);
     space.end_wake(&regions);
     let report = move_out(shared, space, &target, &regions, wanted);
-    space.core.lock().habit.sleep(Instant::now(), space.pages_out());
+    let mut core = space.core.lock();
+    core.habit.sleep(Instant::now(), space.pages_out());
+    core.ahead.sleep();
+    drop(core);
     report.map(|report| PageOutReport { elapsed: begin.elapsed(), ..report })
 }
 

@@ -10,6 +10,11 @@
 //! workers, so that it does not take the processors that the program needs, and lets every head
 //! and window pass.
 //!
+//! Only a head is waited for.  All else is decoded by an ordinary thread, which the scheduler puts
+//! beside the programs that run; before them, it would hold up the program that it works for, on
+//! the processor where that was answered.  To put pages in place, under the lock that faults need,
+//! everybody hurries.
+//!
 //! A trip has the operation lock and ends as soon as somebody else wants it (a page out, a detach).
 //! A window has no such lock, so nothing here ever deals with a staged page, or with one that
 //! cannot be decoded: they are left to the fault, which alone can tell what became of them.
@@ -188,6 +193,8 @@ impl Drop for Resting<'_> {
 
 /// What a worker works with; made once, so that bringing pages allocates little.
 struct Hands {
+    /// The sandbox waits for what is done.
+    hurry: bool,
     kit: Kit,
     pages: Vec<u8>,
     ready: Vec<Ready>,
@@ -196,6 +203,7 @@ struct Hands {
 impl Default for Hands {
     fn default() -> Self {
         Self {
+            hurry: false,
             kit: Kit::default(),
             pages: vec![0; BATCH_PAGES * PAGE_SIZE],
             ready: Vec::with_capacity(BATCH_PAGES),
@@ -317,14 +325,16 @@ pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Ve
             let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
             let name = format!("agentzip-home{number}");
             std::thread::Builder::new().name(name).spawn(move || {
-                // Also before the program that wakes: what it would touch waits for us anyway.
-                foreign::hurry();
+                foreign::prefer(0);
                 let mut hands = Hands::default();
                 while !stop.load(Ordering::Acquire) {
                     let Some(job) = shared.prefetch.next(&stop) else { continue };
                     // Whatever goes wrong with one page, it comes when it is touched.
                     let run = AssertUnwindSafe(|| run(&shared, job, &mut hands));
-                    let _ = catch_unwind(run);
+                    if catch_unwind(run).is_err() {
+                        hands.hurry = false;
+                        foreign::lower_priority();
+                    }
                 }
             })
         })
@@ -343,7 +353,11 @@ fn run(shared: &Shared, job: Job, hands: &mut Hands) {
 
 fn run_urgent(shared: &Shared, urgent: Urgent, hands: &mut Hands) {
     match urgent {
-        Urgent::Help(trip) => trip.work(shared, hands, false),
+        Urgent::Help(trip) => {
+            let before = std::mem::replace(&mut hands.hurry, true);
+            foreign::in_a_hurry(|| trip.work(shared, hands, false));
+            hands.hurry = before;
+        }
         Urgent::Window(id, pages) => {
             let Some(space) = shared.space(id) else { return };
             bring_window(shared, &space, hands, (pages.start.0..pages.end.0).map(PageNumber));
@@ -477,7 +491,7 @@ fn bring(
     batch: &[PageNumber],
     report: &mut PageInReport,
 ) -> Result<()> {
-    let Hands { kit, pages, ready } = hands;
+    let Hands { hurry, kit, pages, ready } = hands;
     ready.clear();
     for page in batch {
         let entry = space.table.get(*page);
@@ -490,7 +504,8 @@ fn bring(
         }
     }
     points::pass("prefetch.decoded");
-    install_batch(shared, space, kit, ready, pages, report, PATIENCE)?;
+    let mut install = || install_batch(shared, space, kit, ready, pages, report, PATIENCE);
+    if *hurry { install() } else { foreign::in_a_hurry(install) }?;
     points::pass("prefetch.installed");
     Ok(())
 }

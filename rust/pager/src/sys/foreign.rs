@@ -94,11 +94,14 @@ pub fn raise_priority(thread: Option<i32>) {
     run_real_time(thread.unwrap_or(0), 2);
 }
 
-/// Put the calling thread before ordinary ones, but behind those that a fault waits for.
+/// Run a part that is waited for before ordinary threads, but behind those that a fault waits for.
 ///
 /// A nice value would not do: it counts only among the threads of one login session.
-pub fn hurry() {
+pub fn in_a_hurry<T>(part: impl FnOnce() -> T) -> T {
     run_real_time(0, 1);
+    let result = part();
+    lower_priority();
+    result
 }
 
 fn run_real_time(thread: i32, priority: i32) {
