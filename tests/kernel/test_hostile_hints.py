@@ -152,6 +152,7 @@ def test_a_group_with_a_trap_for_a_name_is_itself_or_nobody(stage: DaemonStage) 
         f"\\012{victim}",
         f'"{victim}',
         f"{victim}\udcff",
+        f"\x1b[2J[/]{victim}",
         f"0::{victim}",
         "$(id)",
     )
@@ -166,8 +167,10 @@ def test_a_group_with_a_trap_for_a_name_is_itself_or_nobody(stage: DaemonStage) 
 
     assert before.pids == _status(stage, 2).pids
     with stage.client() as client:
+        names = [one.name for one in client.sandboxes()]
         homes = [one.name for one in client.sandboxes() if strangers & set(one.pids)]
         assert strangers - {space.pid for space in client.spaces()} < strangers, homes
+    assert all(map(str.isprintable, names)), names
     assert set() == set(homes) & {stage.name(number) for number in (1, 2, 3)}
     for sleeper in stage.sleepers:
         assert "2048" == sleeper.verify()

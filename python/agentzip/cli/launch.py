@@ -29,7 +29,7 @@ from agentzip.cli.options import (
     configured_settings,
     typed_options,
 )
-from agentzip.cli.output import print_json, print_text, set_up_logging
+from agentzip.cli.output import print_json, print_note, print_text, set_up_logging
 from agentzip.cli.targets import page_out_text
 from agentzip.control import ControlClient
 from agentzip.daemon import (
@@ -172,7 +172,7 @@ def _attach_in_foreground(embedded: EmbeddedDaemon, pid: int, as_json: bool) -> 
             report = embedded.engine.attach(pid, target.start_time)
             _show_attach(report, as_json)
             if sys.stderr.isatty():
-                sys.stderr.write("serving it until Ctrl-C\n")
+                print_note("serving it until Ctrl-C")
             while not embedded.daemon.stop_requested.wait(_LOOK_SECONDS):
                 embedded.daemon.tick()
                 if not processes.is_alive(pid, target.start_time):
@@ -197,7 +197,7 @@ def _show_attach(report: model.AttachReport, as_json: bool) -> None:
         f"one thread was stopped for {format_microseconds(report.stop_us)}"
     )
     for warning in report.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
+        print_note(f"warning: {warning}")
 
 
 def run(
@@ -314,11 +314,11 @@ def _accompany(
                 report = _page_out_tree(engine, pid)
             facts["page_out"] = asdict(report)
             if sys.stderr.isatty():
-                sys.stderr.write(page_out_text(report) + "\n")
+                print_note(page_out_text(report))
     except (TargetGone, NoSuchProcess):
         pass  # it was over before we were; its exit code says the rest
     except AgentZipError as error:
-        sys.stderr.write(f"warning: the command runs on, but without AgentZip: {error}\n")
+        print_note(f"warning: the command runs on, but without AgentZip: {error}")
     relay.wait(None)
     return facts
 
@@ -342,7 +342,7 @@ def _accompany_sandbox(
     except (TargetGone, NoSuchProcess):
         pass  # it was over before we were; its exit code says the rest
     except AgentZipError as error:
-        sys.stderr.write(f"warning: the command runs on, but without AgentZip: {error}\n")
+        print_note(f"warning: the command runs on, but without AgentZip: {error}")
     relay.wait(None)
     return facts
 
@@ -358,7 +358,7 @@ def _page_out_tree(engine: "Pager | ControlClient", pid: int) -> model.PageOutRe
         except (TargetGone, NoSuchProcess):
             continue
         except AgentZipError as error:
-            sys.stderr.write(f"warning: process {child.pid} ({child.command}) stays: {error}\n")
+            print_note(f"warning: process {child.pid} ({child.command}) stays: {error}")
     return report
 
 

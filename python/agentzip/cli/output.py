@@ -1,7 +1,8 @@
 """
 What is printed, and where: data to stdout, everything else to stderr.
 
-Colours, tables and progress bars come only where a terminal is; a pipe gets plain text.
+Colours, tables and progress bars come only where a terminal is; a pipe gets plain text.  Names and
+command lines of sandboxes are in much of it: no text can do more to a terminal than be read there.
 """
 
 import contextlib
@@ -13,19 +14,24 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from agentzip.daemon import RepeatFilter
 from agentzip.errors import AgentZipError
+from agentzip.host.kernel_text import printable
 
 __all__ = [
     "clear_screen",
+    "plain",
     "print_error",
     "print_json",
+    "print_note",
     "print_table",
     "print_text",
     "set_up_logging",
@@ -33,6 +39,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_ExceptionInfo = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+)
 
 _POLL_SECONDS = 0.2
 """How often a progress bar looks at how far the work is."""
@@ -54,8 +64,8 @@ def print_json(value: object) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a line of data to stdout."""
-    sys.stdout.write(text + "\n")
+    """Print lines of data to stdout."""
+    sys.stdout.write(_readable(text) + "\n")
     sys.stdout.flush()
 
 
@@ -80,7 +90,7 @@ def print_table(columns: list[str], rows: list[list[str]], right: set[str] | Non
             column, justify="right" if number else "left", no_wrap=number, overflow="fold"
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(plain, row))
     console = Console(markup=False, highlight=False)
     if console.is_terminal:
         console.print(table)
@@ -90,6 +100,20 @@ def print_table(columns: list[str], rows: list[list[str]], right: set[str] | Non
     with wide.capture() as captured:
         wide.print(table)
     print_text("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def plain(text: str) -> Text:
+    """What one cell of a table shows: the text itself, whatever markup or escapes are in it."""
+    return Text(printable(text))
+
+
+def _readable(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def print_note(text: str) -> None:
+    """Print a line for whoever watches to stderr."""
+    sys.stderr.write(_readable(text) + "\n")
 
 
 def print_error(error: AgentZipError, as_json: bool) -> None:
@@ -106,7 +130,7 @@ def print_error(error: AgentZipError, as_json: bool) -> None:
         sys.stderr.write(json.dumps(answer) + "\n")
         return
     hint = f"\nhint: {error.hint}\n" if error.hint else ""
-    sys.stderr.write(f"error: {error}\n{hint}")
+    sys.stderr.write(_readable(f"error: {error}\n{hint}"))
 
 
 def with_progress(label: str, total: int, measure: Callable[[], int], work: Callable[[], T]) -> T:
@@ -157,6 +181,18 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
             self.queue.put_nowait(record)
 
 
+class _LineFormatter(logging.Formatter):
+    """One line for each message, whoever chose a part of its words, and those of its traceback."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name for it
+        """The line of a record."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802 - logging's name for it
+        """The lines of a traceback."""
+        return _readable(super().formatException(ei))
+
+
 class _DescriptorHandler(logging.Handler):
     """
     Writes to stderr's descriptor itself, with no lock and no buffer, for one thread.
@@ -194,6 +230,8 @@ def set_up_logging(level: int) -> Callable[[], None]:
     listener = logging.handlers.QueueListener(records, writer)
     listener.start()
     handler = _DroppingQueueHandler(records)
+    # This one puts message and traceback together; the writer only adds when and where.
+    handler.setFormatter(_LineFormatter("%(message)s"))
     handler.addFilter(RepeatFilter())
     root = logging.getLogger("agentzip")
     former = root.level, root.propagate

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -18,6 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
 from agentzip.cli.feed import Feed, FleetClient, Reading, faults_per_second
+from agentzip.cli.output import plain
 from agentzip.cli.rows import age, mark, share, times
 from agentzip.errors import AgentZipError
 from agentzip.sandboxes import PHASES, Decision, SandboxStatus
@@ -123,7 +125,7 @@ class TopScreen(App[None]):
     def __init__(self, feed: Feed) -> None:
         super().__init__()
         self._head = Static(id="head", markup=False)
-        self._table = DataTable[str](cursor_type="row", zebra_stripes=False)
+        self._table = DataTable[Text](cursor_type="row", zebra_stripes=False)
         self._feed = feed
         self._reading: Reading | None = None
         self._error = ""
@@ -233,7 +235,7 @@ class TopScreen(App[None]):
             return
         chosen, table = self._chosen(), self._table
         rows = self._sorted(self._reading.sandboxes)
-        shown = [self._row(one) for one in rows]
+        shown = [list(map(plain, self._row(one))) for one in rows]
         if len(rows) != table.row_count:
             table.clear()
             for cells in shown:

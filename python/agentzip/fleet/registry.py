@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from agentzip.errors import InvalidSetting, NoSuchProcess
+from agentzip.fleet.names import name_of
 from agentzip.fleet.scopes import Rule, Scopes
 from agentzip.host import gvisor, processes
 from agentzip.host.cgroups import Cgroups, Group
@@ -64,7 +65,8 @@ class Sandbox:
 
     name: str
     """
-    Name of its control group, or `/` and the whole path if another sandbox had the name first;
+    Name of its control group, or `/` and the whole path if another sandbox had the name first,
+    as it may be shown;
     `pid-N`, or the name that `run` gave.  It stays the same for the sandbox's life.
     """
     rule: Rule
@@ -382,7 +384,7 @@ class Registry:
             former.group = claim.group
             return former
         if former is None:
-            name = rule.sandbox_name if group is None else _name_of(group.path, names)
+            name = rule.sandbox_name if group is None else name_of(group.path, names)
             names.add(name)
         else:
             name = former.sandbox.name
@@ -481,11 +483,6 @@ def _as_before(claim: _Claim, former: _Entry, kept: dict[int, _Process]) -> bool
         and kept == former.processes
         and (group is None or (group.frozen, group.inodes) == (sandbox.frozen, former.inodes))
     )
-
-
-def _name_of(path: str, names: set[str]) -> str:
-    own = path.rpartition("/")[2]
-    return f"/{path}" if own in names else own
 
 
 def _domain_of(rule: Rule, members: tuple[Member, ...]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentzip.errors import NoSuchProcess, NotPermitted
-from agentzip.host.kernel_text import lines_of
+from agentzip.host.kernel_text import lines_of, printable
 from agentzip.host.memory import ROOT
 
 __all__ = [
@@ -71,7 +71,7 @@ def process(pid: int, root: Path = ROOT) -> ProcessInfo:
         int(fields[_PARENT]),
         fields[_STATE],
         int(fields[_START_TIME]),
-        command,
+        printable(command),
         kernel=bool(int(fields[_FLAGS]) & _PF_KTHREAD),
     )
 

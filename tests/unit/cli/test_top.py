@@ -157,6 +157,18 @@ def test_sandboxes_are_shown_with_their_figures_the_largest_first() -> None:
     play(daemon, script)
 
 
+def test_a_name_with_markup_and_escapes_is_a_name() -> None:
+    """It neither ends the screen nor reaches the terminal."""
+    daemon = a_daemon(a_sandbox("[/] [red]a\x1b[2J"))
+
+    async def script(app: TopScreen, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: names(app) == [r"[/] [red]a\x1b[2J"])
+        await pilot.press("o")
+        await until(pilot, lambda: daemon.orders == [("out", "[/] [red]a\x1b[2J")])
+
+    play(daemon, script)
+
+
 def test_keys_order_what_the_cursor_is_on() -> None:
     """Page out, page in and pin go to the chosen sandbox; a second p takes the pin away."""
     daemon = a_daemon(a_sandbox("a"), a_sandbox("b"))

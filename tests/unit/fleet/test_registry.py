@@ -243,6 +243,22 @@ def test_names_are_short_where_they_tell_and_never_change(stage: Stage) -> None:
     assert ["/a/agent-1", "agent-1"] == [one.name for one in stage.registry.sandboxes()]
 
 
+def test_names_can_be_shown_and_no_two_are_alike(stage: Stage) -> None:
+    """A group that is named to move a cursor, and others that are named like what is shown then."""
+    _start(stage, 1, 2, 3)
+    stage.host.group("agent-\x1b[2J", 1)
+    stage.host.group(r"agent-\x1b[2J", 2)
+    stage.host.group(r"x/agent-\x1b[2J", 3)
+    (shown, *_) = names = sorted(stage.look()[0], key=len)
+
+    assert r"agent-\x1b[2J" == shown
+    assert 3 == len(set(names))
+    assert all(map(str.isprintable, names))
+    assert {1, 2, 3} == {
+        sandbox.members[0].pid for name in names if (sandbox := stage.registry.find(name))
+    }
+
+
 def test_who_is_ours_or_the_kernel_s_is_left_out(stage: Stage) -> None:
     """Daemon, keeper, kernel threads, and those that have ended but for their parent's look."""
     _start(stage, 11, 900, 901)

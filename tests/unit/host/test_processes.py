@@ -30,6 +30,14 @@ def add(root: Path, pid: int, parent: int, state: str = "S", name: str = "agent"
     return folder
 
 
+def test_a_command_line_is_readable_whatever_a_process_made_of_it(tmp_path: Path) -> None:
+    """Escapes, line feeds and marks of direction are shown, not obeyed."""
+    add(tmp_path, 5, 1)
+    (tmp_path / "proc" / "5" / "cmdline").write_bytes(b"a\x1b[2J\nroot\0\xe2\x80\xaeb\xff\0")
+
+    assert r"a\x1b[2J\nroot \u202eb" == process(5, tmp_path).command.rstrip("\ufffd")
+
+
 def test_a_name_with_parentheses_does_not_mislead(tmp_path: Path) -> None:
     """The name of a process ends at the last parenthesis."""
     add(tmp_path, 5, 1, name="a) S (b")
