@@ -15,6 +15,7 @@ from agentzip.host.memory import (
     own_overhead,
     program_memory,
     sum_use,
+    unmapped_anonymous,
 )
 
 ROLLUP = """\
@@ -77,6 +78,14 @@ def test_the_kernels_own_memory_and_that_of_programs(root: Path) -> None:
     (root / "proc" / "meminfo").write_text("\n".join(lines))
 
     assert (7 * 1024, 9 * 1024) == (kernel_memory(root), program_memory(root))
+
+
+def test_anonymous_memory_that_nobody_has_mapped(root: Path) -> None:
+    """What is on the lists and neither mapped nor shared."""
+    lines = ("Active(anon): 5 kB", "Inactive(anon): 9 kB", "AnonPages: 7 kB", "Shmem: 2 kB")
+    (root / "proc" / "meminfo").write_text("\n".join(lines))
+
+    assert 5 * 1024 == unmapped_anonymous(root)
 
 
 def test_pages_in_per_cpu_lists_are_available(root: Path) -> None:

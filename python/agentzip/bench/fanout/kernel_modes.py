@@ -24,6 +24,7 @@ from agentzip.bench.fanout.custody import Custody, zswap_why_not
 from agentzip.bench.fanout.modes import Mode, Worker, kernel_thread_seconds, major_faults
 from agentzip.bench.fanout.readings import Cpu, Footprint
 from agentzip.errors import AgentZipError, InternalError, Unsupported
+from agentzip.host import memory
 from agentzip.host.memory import ROOT
 
 __all__ = ["KsmMode", "ZramMode", "ZswapMode"]
@@ -38,6 +39,7 @@ class _SwapMode(Mode):
         self._custody: Custody | None = None
         self._worker = Worker()
         self._advice_s = 0.0
+        self._unmapped_before = 0
         self._counting = threading.Lock()
 
     def _take(self, bytes_max: int) -> Custody:
@@ -47,6 +49,20 @@ class _SwapMode(Mode):
         """Take the swap; it has room for all sandboxes, encoded or not."""
         self._crew = crew
         self._custody = self._take(2 * crew.plan.rss_bytes + 2**30)
+        self._unmapped_before = memory.unmapped_anonymous()
+
+    def footprint(self) -> Footprint:
+        """
+        What holds the encoded pages, and what was read in and is not mapped.
+
+        Advice reads into the swap cache.  A page there that the sandbox does not touch stays when
+        the sandbox is paged out again, which looks at mapped pages only.
+        """
+        unmapped = memory.unmapped_anonymous() - self._unmapped_before
+        return Footprint(pool=self._stored_bytes(), unmapped=max(unmapped, 0))
+
+    def _stored_bytes(self) -> int:
+        raise NotImplementedError
 
     def idle(self, member: Member) -> None:
         """Have it paged out."""
@@ -112,9 +128,8 @@ class ZramMode(_SwapMode):
             raise Unsupported(reason)
         return Custody("zram", str(bytes_max))
 
-    def footprint(self) -> Footprint:
-        """What the device takes."""
-        return Footprint(pool=zram.stored().used_bytes)
+    def _stored_bytes(self) -> int:
+        return zram.stored().used_bytes
 
 
 class ZswapMode(_SwapMode):
@@ -127,11 +142,11 @@ class ZswapMode(_SwapMode):
             raise Unsupported(reason)
         return Custody("zswap", str(bytes_max), str(self._folder))
 
-    def footprint(self) -> Footprint:
-        """What the cache takes; what went on to the disk takes no memory, but time."""
+    def _stored_bytes(self) -> int:
+        # What went on to the disk takes no memory, but time.
         text = (ROOT / "proc" / "meminfo").read_text()
         line = next(line for line in text.splitlines() if line.startswith("Zswap:"))
-        return Footprint(pool=int(line.split()[1]) * 1024)
+        return int(line.split()[1]) * 1024
 
 
 class KsmMode(Mode):

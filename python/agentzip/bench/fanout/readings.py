@@ -30,11 +30,13 @@ class Footprint:
     """Daemon and keeper without pool and tables."""
     overhead_files: int = 0
     """The part of `overhead` that is in files of a disk."""
+    unmapped: int = 0
+    """Pages in the kernel's swap cache that no process has mapped: no PSS has them."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.pool + self.tables + self.overhead
+        return self.pool + self.tables + self.overhead + self.unmapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ class MemoryRun:
             "tables": mean_of(one.footprint.tables for one in steady),
             "overhead": mean_of(one.footprint.overhead for one in steady),
             "overhead_files": mean_of(one.footprint.overhead_files for one in steady),
+            "unmapped": mean_of(one.footprint.unmapped for one in steady),
             "kernel": mean_of(one.kernel_bytes for one in steady),
             "programs": mean_of(one.programs_bytes for one in steady),
         }

@@ -32,20 +32,21 @@ __all__ = [
 
 MEANINGS = {
     "ratio": "RSS of waiting sandboxes in mode none / PSS of waiting sandboxes + whole pool + "
-    "tables + daemon and keeper, over all samples until the first sandbox has finished",
+    "tables + daemon and keeper (zram, zswap: + pages in the swap cache that nobody has mapped), "
+    "over all samples until the first sandbox has finished",
     "ratio_pss": "the same with PSS of mode none on top",
     "host_gain_bytes": "mean of the host's used memory in mode none, less that in this mode",
     "pss_gain_bytes": "the same by accounting: PSS of all sandboxes in mode none, less PSS + pool "
-    "+ tables + daemon and keeper in this mode",
+    "+ tables + daemon and keeper (+ swap cache, as above) in this mode",
     "peak_bytes": "most memory of the host that was used at once, the start of the sandboxes "
     "included, above what was used before them (MemAvailable)",
     "mean_bytes": "mean of the same while turns are taken",
     "waiting": "of one waiting sandbox, mean: RSS and PSS in mode none; after_bytes is its part of "
     "all that is taken, the divisor of both ratios",
     "made_of": "mean while turns are taken, all sandboxes: their PSS in private memory, files and "
-    "shared memory, then pool, tables, daemon and keeper (overhead, and the files in it); of the "
-    "host, above what was there before: kernel (page tables, slabs, stacks) and programs (all of "
-    "them, what is in no file of a disk)",
+    "shared memory, then pool, tables, daemon and keeper (overhead, and the files in it), pages in "
+    "the swap cache that nobody has mapped; of the host, above what was there before: kernel (page "
+    "tables, slabs, stacks) and programs (all of them, what is in no file of a disk)",
     "task_s": "from a sandbox's first turn to the end of its last, think times included; mean",
     "turn_s": "from the moment the model's answer is there to the agent's result",
     "wake_ms": "from the same moment until the agent has read the state that every turn needs",

@@ -126,7 +126,7 @@ def gaps_table(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
             "kernel: page tables, slabs, stacks and per-CPU areas, which no PSS has.",
             "files: pages of files, which PSS counts and MemAvailable does not.",
             "others: programs that are neither sandboxes nor AgentZip, the bench itself included.",
-            "rest: what remains; with a swap, above all pages in its cache that nobody has mapped.",
+            "rest: what remains.",
         ),
         words=(9,),
     )

@@ -180,11 +180,11 @@ def workload_table(results: Iterable[Result]) -> Table:
 
 def made_of_table(results: Iterable[Result]) -> Table:
     """What the memory that is left was made of."""
-    parts = ("private", "files", "shared_memory", "pool", "tables", "overhead")
+    parts = ("private", "files", "shared_memory", "pool", "tables", "overhead", "unmapped")
     rows = tuple(
         (
             f"{result['plan']['workload']}, {one['mode']}",
-            *(_bytes(one["made_of"][part]) for part in parts),
+            *(_bytes(one["made_of"].get(part, 0)) for part in parts),
             _bytes(one["cost_bytes"]),
         )
         for result in results
@@ -195,7 +195,7 @@ def made_of_table(results: Iterable[Result]) -> Table:
         "What the memory was made of: all sandboxes, mean while turns were taken",
         (
             *("workload, mode", "private", "files", "shared memory", "pool", "tables"),
-            *("daemon, keeper", "sum"),
+            *("daemon, keeper", "swap cache", "sum"),
         ),
         rows,
         (
