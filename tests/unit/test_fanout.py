@@ -173,6 +173,20 @@ def test_the_ratio_counts_who_waits_and_the_whole_bill() -> None:
     assert 450 == gained.host_gain_bytes
 
 
+def test_what_a_peer_read_in_and_nobody_mapped_is_on_its_bill() -> None:
+    """In the ratio and in what everything costs."""
+    none = MemoryRun([_sample(100, {0, 1})], 0)
+    read_in = replace(_sample(20, {0, 1}), footprint=Footprint(pool=30, unmapped=40))
+    run = MemoryRun([read_in], 0)
+
+    gained = gain_of(run, none)
+
+    assert gained is not None
+    assert 220 / (40 + 30 + 40) == gained.ratio
+    assert 40 + 30 + 40 == run.cost_bytes
+    assert 40 == run.made_of()["unmapped"]
+
+
 def test_samples_after_the_first_finish_do_not_count() -> None:
     """Towards the end those who have finished wait for nothing, and would look like a gain."""
     none = MemoryRun([_sample(100, {0, 1})], 0)

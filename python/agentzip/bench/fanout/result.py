@@ -277,7 +277,9 @@ def gain_of(run: MemoryRun, none: MemoryRun) -> Gain | None:
         after_pss=[mean_of(sum(found.pss[one] for one in waiting) for found, waiting in samples)],
         pool_bytes=mean_of(found.footprint.pool for found, _ in samples),
         table_bytes=mean_of(found.footprint.tables for found, _ in samples),
-        overhead_bytes=mean_of(found.footprint.overhead for found, _ in samples),
+        overhead_bytes=mean_of(
+            found.footprint.overhead + found.footprint.unmapped for found, _ in samples
+        ),
         # Used memory counts downwards: what is used less is gained.
         available_before=-none.mean_bytes,
         available_after=-run.mean_bytes,
