@@ -152,7 +152,7 @@ def test_a_group_with_a_trap_for_a_name_is_itself_or_nobody(stage: DaemonStage) 
         f"\\012{victim}",
         f'"{victim}',
         f"{victim}\udcff",
-        f"\x1b[2J[/]{victim}",
+        f"\x1b[2J[red]{victim}",
         f"0::{victim}",
         "$(id)",
     )
