@@ -211,6 +211,8 @@ pub struct Habit {
     replayed: bool,
     /// Some wake began since the last page out.
     woke: bool,
+    /// Page outs that have begun.
+    sleeps: u64,
     tally: Arc<Tally>,
 }
 
@@ -238,6 +240,12 @@ impl Habit {
                 true
             }
         }
+    }
+
+    /// How many page outs have begun: what was asked for before another one is not wanted after it.
+    #[must_use]
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps
     }
 
     /// Whether the next wake brings the page home.
@@ -326,6 +334,7 @@ impl Habit {
     /// nothing is learned until [`Habit::sleep`].
     pub fn close(&mut self) -> Fold {
         self.asleep_since = None;
+        self.sleeps += 1;
         let noted = match (self.woke, self.awake_since) {
             (false, _) => 0,
             (true, Some(_)) => self.noted.len(),

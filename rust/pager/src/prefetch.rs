@@ -91,6 +91,8 @@ struct Rest {
     pages_max: usize,
     /// Nobody announced this wake.
     seen: bool,
+    /// Which of the space's page outs it follows, by [`crate::habit::Habit::sleeps`].
+    sleeps: u64,
 }
 
 #[derive(Debug)]
@@ -383,9 +385,10 @@ pub fn wake(
     first: usize,
 ) -> Result<WakeReport> {
     let began = Instant::now();
-    let report = {
+    let (report, sleeps) = {
         let _operation = space.waking(|| space.claim());
-        bring_head(shared, space, (pages_max, first), began)
+        let sleeps = space.core.lock().habit.sleeps();
+        (bring_head(shared, space, (pages_max, first), began), sleeps)
     };
     if space.is_gone() && !space.descriptor.is_alive() {
         return Err(Error::TargetGone(space.header.pid));
@@ -393,7 +396,7 @@ pub fn wake(
     if report.pages_following > 0 {
         // `choose` counts what is out: what came home meanwhile is not brought twice.
         let pages_max = pages_max.saturating_sub(first);
-        shared.prefetch.follow(Rest { space: space.id(), pages_max, seen: false });
+        shared.prefetch.follow(Rest { space: space.id(), pages_max, seen: false, sleeps });
     }
     Ok(report)
 }
@@ -440,6 +443,10 @@ fn bring_rest(shared: &Shared, rest: Rest, hands: &mut Hands) {
         space.core.lock().habit.not_replayed();
         return;
     };
+    // A worker may come to it only when the sandbox has been paged out again.
+    if space.core.lock().habit.sleeps() != rest.sleeps {
+        return;
+    }
     let trip = Trip::new(&space, choose(&space, rest.pages_max, began).pages);
     let on_its_way = OnItsWay::of(&space);
     trip.work(shared, hands, true);
@@ -519,7 +526,8 @@ impl Space {
             Call::Unheard => return,
             Call::Replay => {
                 let pages_max = usize::MAX;
-                let rest = Rest { space: self.id(), pages_max, seen: true };
+                let sleeps = core.habit.sleeps();
+                let rest = Rest { space: self.id(), pages_max, seen: true, sleeps };
                 return shared.prefetch.follow(rest);
             }
             Call::Nothing => {}
