@@ -2,6 +2,7 @@
 # Checks, and as root on Debian installs, the system packages that the checkout needs.
 #
 #   scripts/bootstrap.sh           what building and running needs; missing means stop
+#   scripts/bootstrap.sh --null    only that /dev/null is a device
 #   scripts/bootstrap.sh --tests   also the programs that the tests use as targets; missing is told,
 #                                  and the tests that need them skip with that reason
 #
@@ -10,6 +11,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
+
+# In an image made without device nodes the first redirection makes /dev/null a plain file.  It then
+# keeps what programs write to it, and the next one reads that as its input: cargo asks rustc about
+# its target with /dev/null as the program to compile, and fails on the last warning of another.
+require_null() {
+    [ -c /dev/null ] && return 0
+    if [ "$(id -u)" = 0 ] && rm -f /dev/null && mknod -m 666 /dev/null c 1 3; then
+        say "/dev/null was no device; made it anew"
+        return 0
+    fi
+    say "/dev/null is no device; as root: rm -f /dev/null && mknod -m 666 /dev/null c 1 3"
+    exit 1
+}
 
 # A Python that can make virtual environments.  `python3` may be a shim of some version manager, or
 # older than we need, so each candidate has to prove itself; the first good one is printed.
@@ -26,9 +40,13 @@ find_python() {
 }
 
 has_compiler() {
-    command -v cc >/dev/null &&
-        printf '#include <stdio.h>\n#include <linux/userfaultfd.h>\nint main(void){return 0;}\n' |
-        cc -static -x c -o /dev/null - 2>/dev/null
+    local program status=0
+    command -v cc >/dev/null || return 1
+    program=$(mktemp)  # As root nothing is ever given /dev/null as the name of its output.
+    printf '#include <stdio.h>\n#include <linux/userfaultfd.h>\nint main(void){return 0;}\n' |
+        cc -static -x c -o "$program" - 2>/dev/null || status=1
+    rm -f "$program"
+    return "$status"
 }
 
 has_program() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
@@ -94,14 +112,18 @@ case "${1:-}" in
         find_python
         exit
         ;;
-    "" | --tests) ;;
+    "" | --null | --tests) ;;
     *)
-        say "usage: scripts/bootstrap.sh [--tests | --find-python]"
+        say "usage: scripts/bootstrap.sh [--null | --tests | --find-python]"
         exit 2
         ;;
 esac
 
-require_cargo  # First: it is the one thing that nothing here can mend.
+require_null
+if [ "${1:-}" = --null ]; then
+    exit
+fi
+require_cargo  # First of these: it is the one thing that nothing here can mend.
 require_python
 require_compiler
 if [ "${1:-}" = --tests ]; then
