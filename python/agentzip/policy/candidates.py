@@ -5,10 +5,12 @@ Rules come first: who is pinned, starting, busy or hot stays whatever it is wort
 of each process are weighed in two kinds: those of the learned *working set*, which the next wake
 will need, and the *rest*, of which a few come back.
 
-How much of a working set may leave is not a matter of price.  `latency_target` bounds how late a
-wake may be, so the hottest pages stay until bringing home the others takes no longer than that and
-the notice that it comes with; nothing that is weighed here may break that bound.  A larger target
-lets more pages leave, never fewer, and so does a longer notice.
+How late a wake may be is not a matter of price.  `latency_target` bounds it, so the hottest pages
+of the working set stay until bringing home the others takes no longer than that and the notice
+that it comes with; nothing that is weighed here may break that bound.  Within it a delay costs
+nothing: the operator has granted it, and priced as well it would keep pages that the target lets
+go, so that no target of an ordinary wait was ever the reason for anything.  A larger target lets
+more pages leave, never fewer, and so does a longer notice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -173,7 +175,7 @@ def consider(
         if isfinite(target_s):
             wake_s = target_s + sandbox.notice_s
             keep = keep_pages(part.working_set_pages, wake_s, restore_s, out)
-        kinds = _kinds(sandbox, part, keep, out, prices, rules)
+        kinds = _kinds(sandbox, part, keep, prices, rules)
         paying = [group for group in kinds if group.worth.pays]
         # Booked even if it is left below for being little: what one process may have must not
         # depend on another's, or a larger target could let less leave.
@@ -272,9 +274,9 @@ def _restore_s(announced: bool, costs: Costs) -> float:
 
 
 def _kinds(
-    sandbox: SandboxState, part: Part, keep: int, out: int, prices: Prices, rules: Rules
+    sandbox: SandboxState, part: Part, keep: int, prices: Prices, rules: Rules
 ) -> list[Group]:
-    """The kinds of pages that a process has, weighed; `out` is what of the set is out already."""
+    """The kinds of pages that a process has, weighed."""
     costs = rules.costs
     rest_s = _rest_s(sandbox, part, rules)
     chance = costs.return_chance_cold if part.temperature == "cold" else costs.return_chance_warm
@@ -282,12 +284,9 @@ def _kinds(
     wakes = float(sandbox.phase != "done")
     restore_s = _restore_s(sandbox.announced, costs)
     working = part.working_set_pages - keep
-    # Those that are home before it goes on delay nobody.
-    before = min(working, max(0, int(sandbox.notice_s / restore_s) - out))
     kinds = [
         (False, part.rest_pages, chance * wakes, costs.restore_fault_s, costs.restore_fault_s),
-        (True, before, wakes, restore_s, 0.0),
-        (True, working - before, wakes, restore_s, restore_s),
+        (True, working, wakes, restore_s, 0.0),
     ]
     groups = []
     for in_working_set, pages, return_chance, work_s, delay_s in kinds:
