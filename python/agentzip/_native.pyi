@@ -47,9 +47,8 @@ class EngineSettings:
             fault_threads: Number of fault threads (shards), 1..16.
             stop_limit_us: Longest time one thread of a target may be kept stopped.
             chunk_pages: Pages moved per step of a page out, 16..2048.
-            crash_at: `NAME` or `NAME:N`: kill this process at the Nth pass of that crash point;
-                `NAME:N:ACTION`: `panic` there, or let the kernel seem to answer `again` or
-                `no-memory`, at each of the first N passes (tests only).
+            crash_at: For tests: `NAME[:N[:ACTION]]`, kill this process at the Nth pass of that
+                point, or at the first N `panic`, or seem to hear `again` or `no-memory`.
             deduplicate: Equal pages of a trust domain share one slot of the pool.
             disk_path: File that the coldest pages may be written to, encrypted; None for none.
             disk_bytes_max: Most bytes of that file.
@@ -77,7 +76,7 @@ class PageOutReport:
     """Of those stored, pages whose kept copy was still right: nothing was encoded."""
     pages_same_filled: int
     pages_deduplicated: int
-    """Of those stored, pages whose contents another slot of the trust domain held already."""
+    """Of those stored, pages whose contents a slot of the trust domain held already."""
     pages_raw: int
     pages_returned: int
     """Pages the target touched before they were stored; answered from staging."""
@@ -186,11 +185,11 @@ class LearnedSet:
 
     pid: int
     pages: int
+    pages_expected: int
+    """Of them, those that the next wake is expected to need."""
     pages_out: int
-    """Of them, those that are out now."""
+    """Of those expected, the ones that are out now."""
     wakes: int
-    ranges: list[tuple[int, int]]
-    """(start, end) in bytes, the surest first; of equally sure ones the first needed first."""
 
 @final
 class Refault:
@@ -254,8 +253,6 @@ class CompactReport:
 
 @final
 class SpillReport:
-    """What a spill to the disk tier did."""
-
     pid: int
     pages_spilled: int
     bytes_spilled: int
@@ -502,6 +499,9 @@ class Engine:
 
     def learned(self, pid: int) -> LearnedSet:
         """What a target needs when it wakes; raises NotAttached."""
+
+    def hottest(self, pid: int, pages_max: int) -> list[tuple[int, int]]:
+        """Of what is expected and at home, the surest pages: (start, end), the surest first."""
 
     def export_learned(self, pid: int) -> bytes:
         """What is learned, independent of addresses; raises NotAttached, TargetGone."""

@@ -220,9 +220,9 @@ class LearnedSet:
 
     pid: int
     pages: int
+    pages_expected: int
     pages_out: int
     wakes: int
-    ranges: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,10 @@ class Pager(Protocol):
         """Choose what refaults of a target set off: a replay of its wake, and windows."""
 
     def learned(self, pid: int) -> model.LearnedSet:
-        """What a target needs when it wakes, the surest first."""
+        """What a target needs when it wakes."""
+
+    def hottest(self, pid: int, pages_max: int) -> list[tuple[int, int]]:
+        """Of what the next wake is expected to need and is at home, the surest, as ranges."""
 
     def export_learned(self, pid: int) -> bytes:
         """What a target has learned, independent of its addresses: for others of its image."""
@@ -219,6 +222,9 @@ class _NativePager:
 
     def learned(self, pid: int) -> model.LearnedSet:
         return model.from_object(model.LearnedSet, self._engine.learned(pid))
+
+    def hottest(self, pid: int, pages_max: int) -> list[tuple[int, int]]:
+        return [(start, end) for start, end in self._engine.hottest(pid, pages_max)]
 
     def export_learned(self, pid: int) -> bytes:
         return bytes(self._engine.export_learned(pid))

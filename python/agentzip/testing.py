@@ -201,13 +201,16 @@ class FakeEngine:
             self._managed(pid).prefetch = (replay, window_min, window_max)
 
     def learned(self, pid: int) -> model.LearnedSet:
-        """The first pages of the heap."""
-        with self._lock:
-            target = self._managed(pid)
-            end = _HEAP_START + target.learned_pages * _PAGE_BYTES
-            ranges = [(_HEAP_START, end)] if target.learned_pages else []
-            out = min(target.learned_pages, target.pages_out)
-            return model.LearnedSet(pid, target.learned_pages, out, target.wakes, ranges)
+        """The first pages of the heap, which leave first; all are expected."""
+        target = self._managed(pid)
+        pages, out = target.learned_pages, min(target.learned_pages, target.pages_out)
+        return model.LearnedSet(pid, pages, pages, out, target.wakes)
+
+    def hottest(self, pid: int, pages_max: int) -> list[tuple[int, int]]:
+        """The last ones of the learned pages."""
+        learned = self.learned(pid)
+        start, end = (_HEAP_START + n * _PAGE_BYTES for n in (learned.pages_out, learned.pages))
+        return [(max(start, end - pages_max * _PAGE_BYTES), end)] if start < end else []
 
     def export_learned(self, pid: int) -> bytes:
         """The number of learned pages, in words."""

@@ -116,9 +116,7 @@ class ControlClient:
 
     def learned(self, pid: int) -> model.LearnedSet:
         """What a target needs when it wakes."""
-        answer = self.call("learned", {"pid": pid})
-        ranges = [(start, end) for start, end in answer["ranges"]]
-        return model.from_mapping(model.LearnedSet, {**answer, "ranges": ranges})
+        return model.from_mapping(model.LearnedSet, self.call("learned", {"pid": pid}))
 
     def detach(self, pid: int) -> model.DetachReport:
         """Give one target back."""

@@ -21,7 +21,7 @@ from agentzip.errors import (
     NotAttached,
     TargetGone,
 )
-from agentzip.fleet.ranges import PAGE_BYTES, Ranges, first_pages, merged
+from agentzip.fleet.ranges import PAGE_BYTES, Ranges, merged
 from agentzip.fleet.registry import Member
 from agentzip.host import kinship
 from agentzip.host.groups import refuse_frozen
@@ -196,11 +196,12 @@ class Actions:
             return [(refault.start, refault.end) for refault in self._engine.refaults(pid)]
         return []
 
-    def learned_out(self, pid: int) -> int:
-        """Pages of the learned set of a process that are out now."""
+    def expected(self, pid: int) -> tuple[int, int]:
+        """Pages that the next wake of a process is expected to need, and of them those out now."""
         with contextlib.suppress(AgentZipError):
-            return self._engine.learned(pid).pages_out
-        return 0
+            learned = self._engine.learned(pid)
+            return learned.pages_expected, learned.pages_out
+        return 0, 0
 
     def count_stay(self, pid: int) -> int:
         """Resident pages of a process that may not leave."""
@@ -246,7 +247,7 @@ class Actions:
         if pages <= 0:
             return []
         with contextlib.suppress(AgentZipError):
-            return first_pages(self._engine.learned(pid).ranges, pages)
+            return self._engine.hottest(pid, pages)
         return []
 
     def _submit(

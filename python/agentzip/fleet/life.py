@@ -86,8 +86,13 @@ class ProcessLife:
     out_cpu_s: float = 0.0
     waits_out: int = 0
     """Waits in which pages left, and that are over."""
-    learned_out: int = 0
-    """Of the learned set, pages that are out, when the planner asked last."""
+    expected_pages: int = 0
+    """Pages that its next wake is expected to need ..."""
+    expected_out: int = 0
+    """... and of them those that are out, both ..."""
+    expected_at: model.SpaceStatus | None = None
+    """... as of this status: asking goes through the whole learned set, so it is asked anew only
+    when something came home or left."""
     encoded_pages: int = 0
     """Pages that its page outs have put into the pool, and what they take there."""
     encoded_bytes: int = 0
@@ -138,6 +143,7 @@ class ProcessLife:
         self.encoded_pages += report.pages_stored
         self.encoded_bytes += report.bytes_stored
         self.out_at = now
+        self.expected_at = None
         self.out_pages += report.pages_moved
         self.out_cpu_s += report.elapsed_us / 1e6 * share
         if after is None:
@@ -307,13 +313,11 @@ class Life:
     def part(self, pid: int, now: float, limits: temperature.Thresholds) -> planner.Part:
         """One process, as the planner sees it."""
         process = self.processes[pid]
-        space = process.space
-        learned = space.learned_pages if space else 0
         movable = process.resident_movable
         restless = min(movable, pages_in(process.restless))
-        # What of the learned set is out already is not here to leave.
-        out = min(learned, process.learned_out)
-        working_set = min(learned - out, movable - restless)
+        # What of it is out already is not here to leave.
+        out = min(process.expected_pages, process.expected_out)
+        working_set = min(process.expected_pages - out, movable - restless)
         quiet_since = self.state.quiet_since.get(pid, now)
         # What it touched while it worked says nothing of what it touches while it waits.
         touches = [at for at in process.touches if at > quiet_since]

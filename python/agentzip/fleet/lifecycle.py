@@ -209,8 +209,11 @@ class Lifecycle:
             for process in processes:
                 if process.stay_pages is None:
                     process.stay_pages = self.actions.count_stay(process.member.pid)
-                if process.space is not None and process.space.learned_pages:
-                    process.learned_out = self.actions.learned_out(process.member.pid)
+                space = process.space
+                if space is not None and space.learned_pages and space != process.expected_at:
+                    expected = self.actions.expected(process.member.pid)
+                    process.expected_pages, process.expected_out = expected
+                    process.expected_at = space
         with observer.lock:
             rules = observer.rules
             observer.processor_price = worth.processor

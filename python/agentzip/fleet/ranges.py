@@ -4,7 +4,7 @@ Address ranges: lists of (start, end) in bytes, whole pages.
 
 from collections.abc import Iterable
 
-__all__ = ["PAGE_BYTES", "Ranges", "first_pages", "merged", "pages_in"]
+__all__ = ["PAGE_BYTES", "Ranges", "merged", "pages_in"]
 
 Ranges = list[tuple[int, int]]
 
@@ -14,17 +14,6 @@ PAGE_BYTES = 4096
 def pages_in(ranges: Iterable[tuple[int, int]]) -> int:
     """Number of pages, counting what overlaps as often as it is named."""
     return sum(end - start for start, end in ranges) // PAGE_BYTES
-
-
-def first_pages(ranges: Iterable[tuple[int, int]], pages: int) -> Ranges:
-    """The first ranges, in their order, up to a number of pages."""
-    kept: Ranges = []
-    for start, end in ranges:
-        if pages <= 0:
-            break
-        kept.append((start, min(end, start + pages * PAGE_BYTES)))
-        pages -= (end - start) // PAGE_BYTES
-    return kept
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

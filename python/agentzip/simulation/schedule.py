@@ -296,7 +296,8 @@ class Planned:
                 continue
             if process.resident_movable < _PAGES_MIN:
                 continue
-            process.learned_out = self._members[name].pages.learned_out
+            pages = self._members[name].pages
+            process.expected_pages, process.expected_out = pages.learned, pages.learned_out
             states.append(life.planned([PID], now, self._rules.thresholds))
         pages_max = max(1, int(planning.pages_per_tick_max * self._storm.factor))
         plan = planner.plan(

@@ -9,7 +9,7 @@ use crate::disk_tier::DiskTier;
 use crate::error::{Error, Result};
 use crate::fault_loop;
 use crate::features;
-use crate::habit::{self, RefaultRange};
+use crate::habit::{self, Learned, RefaultRange};
 use crate::housekeeping::{self, KeeperPost};
 use crate::keeper::{self, Keeper};
 use crate::page_in::{PageInReport, page_in};
@@ -49,12 +49,12 @@ const MEMORY_FLOOR: u64 = 64 << 20;
 pub struct LearnedSet {
     /// Pages.
     pub pages: u64,
-    /// Of them, those that are out now.
+    /// Of them, those that the next wake is expected to need ...
+    pub pages_expected: u64,
+    /// ... and of these, those that are out now.
     pub pages_out: u64,
     /// Wakes that it was learned from, and those that only used it.
     pub wakes: u64,
-    /// Byte addresses, the surest first.
-    pub ranges: Vec<Range<u64>>,
 }
 
 /// The pager of one host.
@@ -249,13 +249,25 @@ impl Engine {
         let space = self.space(pid)?;
         let pages = space.core.lock().habit.pages().to_vec();
         let wakes = space.tally.wakes.load(Ordering::Relaxed);
-        let out = pages.iter().filter(|learned| space.is_out(learned.page)).count();
+        let expected = || pages.iter().filter(|learned| learned.is_expected());
         Ok(LearnedSet {
             pages: pages.len() as u64,
-            pages_out: out as u64,
+            pages_expected: expected().count() as u64,
+            pages_out: expected().filter(|learned| space.is_out(learned.page)).count() as u64,
             wakes,
-            ranges: habit::ranges_of(&pages),
         })
+    }
+
+    /// Of the pages at home that the next wake is expected to need, the surest `pages_max`, as
+    /// ranges of addresses.
+    ///
+    /// # Errors
+    /// `NotAttached`.
+    pub fn hottest(&self, pid: i32, pages_max: u64) -> Result<Vec<Range<u64>>> {
+        let space = self.space(pid)?;
+        let pages = space.core.lock().habit.pages().to_vec();
+        let is_here = |learned: &&Learned| learned.is_expected() && !space.is_out(learned.page);
+        Ok(habit::hottest(pages.iter().filter(is_here), pages_max))
     }
 
     /// What a target has learned, independent of its addresses.

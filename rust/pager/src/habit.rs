@@ -96,6 +96,12 @@ pub struct Learned {
 }
 
 impl Learned {
+    /// Whether the next wake brings it home; of the others it waits for a fault.
+    #[must_use]
+    pub fn is_expected(&self) -> bool {
+        self.weight >= GUESS
+    }
+
     /// A page of somebody else's set, on trial.
     #[must_use]
     pub fn foreign(page: PageNumber, order: u16, weight: u8) -> Self {
@@ -589,7 +595,7 @@ impl Snapshot {
             let part = parts.for_page(known);
             if !is_out(known.page) {
                 choice.present += 1;
-            } else if known.weight < GUESS {
+            } else if !known.is_expected() {
                 // Whether it is needed again shows by a fault.
             } else if known.marks & SPARED != 0 {
                 // Of the same wake: it goes on being spared.
@@ -612,9 +618,12 @@ impl Snapshot {
     }
 }
 
-/// Ranges of addresses of a set, the surest first; of equally sure ones the first needed first.
-#[must_use]
-pub fn ranges_of(pages: &[Learned]) -> Vec<Range<u64>> {
+/// The surest `pages_max` of some pages, which come in order of addresses, as ranges of addresses;
+/// the surest first, of equally sure ones the first needed first.
+pub fn hottest<'a>(
+    pages: impl Iterator<Item = &'a Learned>,
+    mut pages_max: u64,
+) -> Vec<Range<u64>> {
     let mut runs: Vec<(Range<u64>, u8, u16)> = Vec::new();
     for known in pages {
         let (start, grade) = (known.page.start().0, known.weight.div_ceil(GAIN));
@@ -628,7 +637,16 @@ pub fn ranges_of(pages: &[Learned]) -> Vec<Range<u64>> {
         }
     }
     runs.sort_by_key(|(_, grade, order)| (Reverse(*grade), *order));
-    runs.into_iter().map(|(range, ..)| range).collect()
+    let mut ranges = Vec::new();
+    for (range, ..) in runs {
+        let pages = pages_max.min((range.end - range.start) / PAGE_SIZE as u64);
+        if pages == 0 {
+            break;
+        }
+        pages_max -= pages;
+        ranges.push(range.start..range.start + pages * PAGE_SIZE as u64);
+    }
+    ranges
 }
 
 fn order_of(since: Duration) -> u16 {

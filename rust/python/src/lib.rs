@@ -183,6 +183,11 @@ impl Engine {
         Ok(LearnedSet::new(pid, &learned))
     }
 
+    fn hottest(&self, py: Python<'_>, pid: i32, pages_max: u64) -> PyResult<Vec<(u64, u64)>> {
+        let ranges = py.detach(|| self.inner.hottest(pid, pages_max)).map_err(raise)?;
+        Ok(ranges.into_iter().map(|range| (range.start, range.end)).collect())
+    }
+
     fn export_learned<'py>(&self, py: Python<'py>, pid: i32) -> PyResult<Bound<'py, PyBytes>> {
         let data = py.detach(|| self.inner.export_learned(pid)).map_err(raise)?;
         Ok(PyBytes::new(py, &data))

@@ -38,22 +38,21 @@ value!(
     LearnedSet {
         pid: i32,
         pages: u64,
+        pages_expected: u64,
         pages_out: u64,
         wakes: u64,
-        ranges: Vec<(u64, u64)>,
     }
 );
 
 impl LearnedSet {
     /// From the engine's.
     pub fn new(pid: i32, learned: &engine::LearnedSet) -> Self {
-        let ranges = learned.ranges.iter().map(|range| (range.start, range.end)).collect();
         Self {
             pid,
             pages: learned.pages,
+            pages_expected: learned.pages_expected,
             pages_out: learned.pages_out,
             wakes: learned.wakes,
-            ranges,
         }
     }
 }

@@ -139,7 +139,7 @@ def test_the_hottest_pages_of_a_working_set_stay(engine: TracedEngine) -> None:
         with pytest.raises(NotAttached):
             actions.page_out(1, pages, [(0x1000, 0x2000)] if pages else [], None)
 
-    assert [[(0x1000, 0x2000), (0x10_0000, 0x10_3000)], None] == kept
+    assert [[(0x1000, 0x2000), (0x12_F000, 0x13_2000)], None] == kept
 
 
 def test_what_cannot_be_detached_is_said_and_kept_for_later(

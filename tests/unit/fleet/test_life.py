@@ -169,8 +169,8 @@ def test_the_planner_sees_working_set_rest_and_restless_apart() -> None:
     life = _life(_member(1))
     process = life.processes[1]
     process.look(_seen(rss=1000), 0.0)
-    process.count_faults(_space(learned_pages=100, pages_out=500), 0.0, 10.0)
-    process.learned_out = 30
+    process.count_faults(_space(pages_out=500), 0.0, 10.0)
+    process.expected_pages, process.expected_out = 100, 30
     process.stay_pages = 200
     process.add_restless([(0, 10 * 4096)])
 
