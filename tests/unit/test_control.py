@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_one_connection_carries_many_requests(client: ControlClient) -> None:
 
 
 def test_a_wake_and_what_is_learned_travel(client: ControlClient, engine: FakeEngine) -> None:
-    """As the engine said it, tuples included."""
+    """As the engine said it."""
     client.attach(7)
     client.page_out(7)
     client.wake(7)
@@ -146,6 +147,22 @@ def test_another_user_is_refused(
 
     with ControlClient(tmp_path, timeout_seconds=5) as client, pytest.raises(errors.NotPermitted):
         client.ping()
+
+
+def test_a_refused_peer_that_is_slow_hears_why(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is not closed under its request."""
+    monkeypatch.setattr(local_socket, "_credentials", lambda _: (1, os.geteuid() + 12345))
+
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(5)
+        raw.connect(str(server.path))
+        time.sleep(0.2)
+        raw.sendall(b'{"method": "ping"}\n')
+        answer = json.loads(raw.makefile("rb").readline())
+
+    assert "NotPermitted" == answer["error"]["type"]
 
 
 def test_a_request_that_is_too_long_ends_the_connection(

@@ -41,6 +41,9 @@ _CLIENTS_MAX = 32
 _IDLE_SECONDS_MAX = 60.0
 """A client that asks nothing for so long loses its place."""
 
+_STRANGER_SECONDS_MAX = 1.0
+"""How long the request of a peer that is to be refused is waited for."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -163,6 +166,11 @@ class ControlServer:
                 try:
                     local_socket.check_peer_is_operator(connection)
                 except errors.NotPermitted as refusal:
+                    # Closed before it has sent its request, it would fail to send, and never read
+                    # the answer.
+                    connection.settimeout(_STRANGER_SECONDS_MAX)
+                    with contextlib.suppress(OSError):
+                        connection.recv(REQUEST_BYTES_MAX)
                     connection.sendall(line_of(error_answer(refusal)))
                     return
                 with connection.makefile("rb") as lines:
