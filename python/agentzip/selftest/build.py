@@ -24,6 +24,7 @@ PROGRAMS = {
     "tangle": ["tangle.c"],
     "eintr": ["eintr.c"],
     "timed": ["timed.c"],
+    "shared": ["shared.c"],
     "seccomp_wrap": ["seccomp_wrap.c"],
     "events": [
         *("events.c", "events_map.c", "events_fork.c", "events_io.c", "events_special.c"),

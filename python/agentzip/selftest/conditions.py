@@ -22,9 +22,11 @@ __all__ = [
     "assert_no_trace",
     "assert_same",
     "describe_threads",
+    "minor_faults",
     "resident_anonymous_bytes",
     "snapshot",
     "wait_until",
+    "waits_for_page",
 ]
 
 _FLAGS_THAT_MATTER = {"um", "uw", "ui", "dc", "dd", "wf", "lo", "hg", "nh", "mg"}
@@ -174,6 +176,17 @@ def _threads(pid: int) -> list[tuple[int, str, int, str]]:
             state = status["State"].strip()[:1]
             found.append((int(folder.name), state, int(status["TracerPid"]), waits_in))
     return found
+
+
+def minor_faults(pid: int) -> int:
+    """Page faults of a process so far that needed no disk (proc_pid_stat(5), `minflt`)."""
+    stat = (Path("/proc") / str(pid) / "stat").read_text()
+    return int(stat.rsplit(")", 1)[1].split()[7])
+
+
+def waits_for_page(pid: int) -> bool:
+    """Whether some thread is asleep in a page fault right now."""
+    return any(waits_in == "handle_userfault" for _, _, _, waits_in in _threads(pid))
 
 
 def describe_threads(pid: int) -> str:

@@ -10,10 +10,11 @@ wait in between; it may never see a wrong byte, stay stopped or be forgotten.
 import time
 
 from agentzip.pager import crash_points
+from agentzip.selftest.conditions import assert_free, minor_faults, wait_until, waits_for_page
 from agentzip.selftest.crowd import Crowd, crowd_of
 from agentzip.selftest.exact_memory import expect
 from agentzip.selftest.host_process import HostProcess
-from agentzip.selftest.registry import check
+from agentzip.selftest.registry import CheckFailed, check
 from agentzip.selftest.stage import Stage
 from agentzip.selftest.targets import Target
 
@@ -29,6 +30,22 @@ _STEP_SECONDS = 1.5
 
 _DEATH_SECONDS = 20.0
 """How long a daemon may take to die at a step that is on its way."""
+
+_SHARED_PAGES_MAX = 2048
+"""What the kernel is asked to copy at a time, so that a death in the middle of it can be met."""
+
+_TAKEOVER_SECONDS = 3.0
+"""How soon a daemon has taken over, its start included, although a thread has a thousand pages
+before it."""
+
+_FAULTS = 100
+"""Of some thousand, those after which the daemon dies."""
+
+_PAUSE_SECONDS = 3.0
+"""A crash point that pauses does so for a second."""
+
+_BEGUN_SECONDS = 0.4
+"""How soon a page out of a few megabytes is at its first step, and a thread at its next page."""
 
 _EVENT_STEPS = (
     *("event.read", "event.ordered", "event.turn_noted", "event.begun"),
@@ -103,6 +120,62 @@ def target_ends_meanwhile(stage: Stage) -> None:
         extra.wait(10)
         crowd.start()
         expect(extra.pid not in crowd.daemon.adopted, "a dead target was taken over")
+
+
+@check("crash/worker-in-fault", 120)
+def worker_in_fault(stage: Stage) -> None:
+    """The daemon dies while its own thread waits for a page; the next one gives it that."""
+    for _ in range(_TRIES):
+        target = stage.start(stage.program("shared"))
+        if _dies_over_worker(stage, target):
+            break
+        # The thread was through just then: its daemon is to be followed by another all the same.
+        _taken_over(stage, target)
+    else:
+        raise CheckFailed("no daemon died while its thread waited for a page")
+    _taken_over(stage, target)
+
+
+def _dies_over_worker(stage: Stage, target: Target) -> bool:
+    """Whether the thread waits for a page that nobody brings any more."""
+    point = "page_out.stubborn:1:pause"
+    with HostProcess(stage.run_dir, point, chunk_pages=_SHARED_PAGES_MAX) as daemon:
+        expect(daemon.ready(), "the daemon died at its start")
+        daemon.do("attach", pid=target.pid)
+        # That alone: the child shares other pages with it, too, and they would come first.
+        memory = tuple(map(int, target.ok("where").split()))
+        daemon.begin("page_out", pid=target.pid, ranges=[memory])
+        # It stays for a second before it lets the thread touch what the child shares.
+        time.sleep(_BEGUN_SECONDS)
+        target.ok("drop")
+        # Nobody else touches anything: what is counted from here on are the thread's faults.
+        before = minor_faults(target.pid)
+        # In small steps: it takes a tenth of a second for all of them.
+        deadline = time.monotonic() + _PAUSE_SECONDS
+        while minor_faults(target.pid) < before + _FAULTS:
+            expect(time.monotonic() < deadline, "the thread met no page that was dropped")
+            time.sleep(0.001)
+    return wait_until(lambda: waits_for_page(target.pid), _BEGUN_SECONDS)
+
+
+def _taken_over(stage: Stage, target: Target) -> None:
+    """A new daemon serves the target soon, and gives it back whole."""
+    began = time.monotonic()
+    with HostProcess(stage.run_dir) as daemon:
+        expect(daemon.ready(), "the daemon died while it took over")
+        seconds = time.monotonic() - began
+        # Until then nobody's faults are answered but that thread's.
+        expect(seconds < _TAKEOVER_SECONDS, f"taken over after {seconds:.1f} s")
+        expect({target.pid} == daemon.adopted, f"not taken over: {daemon.adopted}")
+        assert_free(target.pid)
+        target.verify()
+        target.ok("part")
+        daemon.do("page_out", pid=target.pid)
+        target.verify()
+        expect(daemon.do("detach", pid=target.pid)["complete"], "not detached")
+        daemon.do("close")
+    target.verify()
+    target.stop()
 
 
 @check("crash/tiers", 400)

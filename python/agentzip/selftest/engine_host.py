@@ -60,9 +60,9 @@ class Host:
         """Bring home what a target has learned."""
         return asdict(self.engine.wake(pid))
 
-    def page_out(self, pid: int) -> Answer:
-        """Move everything out."""
-        return asdict(self.engine.page_out(pid))
+    def page_out(self, pid: int, ranges: list[tuple[int, int]] | None = None) -> Answer:
+        """Move everything out, or what is in some ranges."""
+        return asdict(self.engine.page_out(pid, ranges and [(low, high) for low, high in ranges]))
 
     def page_in(self, pid: int) -> Answer:
         """Bring everything home."""
@@ -258,12 +258,13 @@ def main() -> int:
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--crash-at")
     parser.add_argument("--pool-bytes-max", type=int, default=2**30)
+    parser.add_argument("--chunk-pages", type=int, default=256)
     options = parser.parse_args()
     engine = open_engine(
         model.Settings(
             run_dir=Path(options.run_dir),
             algorithm="lz4",
-            chunk_pages=256,
+            chunk_pages=options.chunk_pages,
             pool_bytes_max=options.pool_bytes_max,
             crash_at=options.crash_at,
             disk_path=Path(options.run_dir) / "swap",

@@ -29,7 +29,9 @@ _READY_SECONDS = 15.0
 class HostProcess(Child):
     """An `engine_host` process; every method that needs it alive tells if it is dead."""
 
-    def __init__(self, run_dir: Path, crash_at: str | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, crash_at: str | None = None, chunk_pages: int | None = None
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `stop`
         super().__init__(
             subprocess.Popen(
@@ -37,6 +39,7 @@ class HostProcess(Child):
                     *(sys.executable, "-X", "faulthandler", "-m", "agentzip.selftest.engine_host"),
                     *("--run-dir", str(run_dir)),
                     *(("--crash-at", crash_at) if crash_at else ()),
+                    *(("--chunk-pages", str(chunk_pages)) if chunk_pages else ()),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -56,6 +59,12 @@ class HostProcess(Child):
         self.adopted = set(answer["ok"]["adopted"])
         return True
 
+    def begin(self, name: str, **arguments: Any) -> None:
+        """Begin one command whose answer nobody waits for: it is meant to die over it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+
     def do(self, name: str, **arguments: Any) -> dict[str, Any]:
         """
         Carry out one command.
@@ -64,9 +73,7 @@ class HostProcess(Child):
             CheckFailed: it failed.
             BrokenPipeError: the daemon is dead.
         """
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": name, **arguments}).encode() + b"\n")
-        self.process.stdin.flush()
+        self.begin(name, **arguments)
         seconds = _BACKGROUND_SECONDS if name in _BACKGROUND else _COMMAND_SECONDS
         answer = self._read(seconds, name)
         if answer is None:

@@ -194,6 +194,7 @@ impl<'a, 'w> Mover<'a, 'w> {
             pieces.extend(leftover.again);
             if !populated {
                 for range in leftover.stubborn {
+                    points::pass("page_out.stubborn");
                     let length = range.end - range.start;
                     // Shared with a child since a fork: let the kernel give the program a copy of
                     // its own, as a write would.  A failure shows at the next move.

@@ -26,6 +26,7 @@ pub const NAMES: &[&str] = &[
     "page_out.marked",
     "page_out.moved",
     "page_out.settled",
+    "page_out.stubborn",
     "page_out.encoded",
     "page_out.published",
     "page_out.dropped",

@@ -26,6 +26,7 @@ use crate::sys::foreign::ForeignMemory;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::target::{self, Target};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::fd::RawFd;
@@ -35,8 +36,8 @@ use std::time::{Duration, Instant};
 /// For how long to wait, over all spaces, for events that are still open before leaving them to the
 /// fault threads.
 const EVENT_PATIENCE: Duration = Duration::from_secs(1);
-/// How often the pages are brought that a dead engine's worker waits for.
-const WORKER_LOOK: Duration = Duration::from_millis(5);
+/// How often to look whether a dead engine's worker has ended, which nothing else tells.
+const WORKER_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// What was handed over, sorted.
 #[derive(Debug)]
@@ -255,13 +256,17 @@ fn await_worker_in_faults(shared: &Shared, space: &Space, kit: &mut Kit) -> bool
     }
     wake_all(space);
     loop {
-        let _ = space.drain(&mut space.core.lock(), shared, kit);
-        if await_worker(&space.table, Instant::now() + WORKER_LOOK) {
+        let answer = space.drain(&mut space.core.lock(), shared, kit);
+        if await_worker(&space.table, Instant::now()) {
             return true;
         }
         if Instant::now() >= deadline {
             return false;
         }
+        // It may be at its next page by now, and have hundreds before it: no page waits for a look.
+        // What could not be answered does, or nothing would be done but try.
+        let flags = if answer == Answer::Done { PollFlags::IN } else { PollFlags::empty() };
+        let _ = poll(&mut [PollFd::new(&space.descriptor, flags)], Some(&WORKER_LOOK));
     }
 }
 
