@@ -5,8 +5,9 @@
 //! refaults after a page out.  Pages that fault from then on are noted, for a bounded time; the
 //! next page out ends the wake and folds the notes into the set.  Each wake that a page is needed
 //! in adds to its weight, each one that it stayed away in halves it.  The first wake is
-//! believed; a page that appears later is *on trial* until a second wake needs it, because one wake
-//! may touch all there is (a full collection of garbage does) and the next ones a fifth of it.
+//! believed, and so is what appears later, until it stays away.  Only if much does, it is
+//! *on trial* until a second wake needs it, because one wake may touch all there is (a full
+//! collection of garbage does) and the next ones a fifth of it.
 //!
 //! A page that is brought home early does not fault, and so says nothing about its need.  Two
 //! things do: a written page was needed (the page out sees it by its checksum), and a part of the
@@ -53,15 +54,20 @@ const BURST_KNOWN: std::ops::RangeInclusive<usize> = 4..=128;
 /// So many times as many are a wake, if they are of other pages.
 const BURST_UNKNOWN_FACTOR: usize = 4;
 const BURST_UNKNOWN: std::ops::RangeInclusive<usize> = 32..=256;
-/// Weight of a page that was needed for the first time, and what each further wake adds.  With less
-/// than that it stayed away when it was looked at last: it is not brought, but left to fault.
+/// Weight of a page that was needed for the first time, and what each further wake adds.
 const GAIN: u8 = 4;
+/// With less than that it stayed away twice: it is not brought, but left to fault.
+const EXPECTED: u8 = 2;
 /// A page that was needed more than once has to stay away twice.
 const WEIGHT_MAX: u8 = 8;
-/// Weight of a page on trial: it needs one more wake to be brought.
-const TRIAL: u8 = 2;
-/// Weight of what the first wake brought along with a touched neighbour: it may be needed.
+/// Weight of what may be needed, and is not expected any more when it stays away once: what the
+/// first wake brought along with a touched neighbour, and what a later wake needed for the first
+/// time.
 const GUESS: u8 = 3;
+/// Weight of what a later wake needed for the first time, if that is more than one page for so many
+/// known ones: it is on trial, and needs one more wake to be brought.
+const TRIAL: u8 = 1;
+const TRIAL_PART: usize = 2;
 /// A wake that needs so many times what is known is believed as the first one is.
 const FEW_KNOWN: usize = 4;
 /// Room for notes, 128 KiB, beside that for twice the size of the set.
@@ -99,7 +105,7 @@ impl Learned {
     /// Whether the next wake brings it home; of the others it waits for a fault.
     #[must_use]
     pub fn is_expected(&self) -> bool {
-        self.weight >= GUESS
+        self.weight >= EXPECTED
     }
 
     /// A page of somebody else's set, on trial.
@@ -576,6 +582,9 @@ impl Fold {
             if self.woke && !is_needed && stayed_away {
                 known.weight /= 2;
             }
+        }
+        if !is_first && new.len() <= known.len() / TRIAL_PART {
+            new.iter_mut().for_each(|new: &mut Learned| new.weight = GUESS);
         }
         known.extend(new);
         known.retain(|known| known.weight > 0 && is_mapped(known.page));

@@ -162,6 +162,24 @@ fn a_wake_that_touches_everything_is_not_repeated() {
 }
 
 #[test]
+fn the_few_pages_that_a_later_wake_needs_first_are_believed_once() {
+    let mut life = Life::new();
+    for _ in 0..3 {
+        life.touch(0..2000);
+        life.page_out();
+    }
+    let new = |choice: &Choice| choice.pages.iter().filter(|page| page.0 >= 5000).count();
+    life.announce();
+    life.touch((0..2000).chain(5000..5400));
+    life.page_out();
+    assert!(new(&life.announce()) > 250, "they come at the next wake");
+    life.touch(0..2000);
+    life.page_out();
+    let again = new(&life.announce());
+    assert!(again < 40, "{again} of what stayed away come again");
+}
+
+#[test]
 fn what_comes_along_with_the_first_wake_is_a_guess_of_its_own() {
     let mut life = Life::new();
     life.touch(0..400);
