@@ -39,6 +39,13 @@ def _faults(engine: Pager, target: Target, line: str) -> int:
     return _status(engine, target).faults - before
 
 
+def _expects(engine: Pager, target: Target, page: int) -> bool:
+    """Whether a page of the target's memory is at home, and expected to be needed."""
+    start = int(target.ok("where").split()[0].split("-")[0], 16)
+    address = start + page * 4096
+    return any(low <= address < high for low, high in engine.hottest(target.pid, 2 * _NEEDED))
+
+
 @contextmanager
 def _asleep(mib: int = _MIB, wakes: int = 1) -> Iterator[tuple[Stage, Target]]:
     """A target whose pages are out, and that has learned from so many wakes."""
@@ -122,18 +129,14 @@ def _pages_of(engine: Pager, target: Target, codec: str) -> int:
 def test_what_is_not_needed_any_more_is_forgotten() -> None:
     """After three wakes elsewhere nothing is left of the first habit."""
     with _asleep(wakes=2) as (stage, target):
-        start = int(target.ok("where").split()[0].split("-")[0], 16)
-        first_needed = start + 100 * 4096
         for _ in range(4):
             target.ok("walk 7000 300 1")
             stage.page_out(target)
         assert [] == stage.engine.hottest(target.pid, 1000), "nothing is at home"
         stage.engine.wake(target.pid)
-        ranges = stage.engine.hottest(target.pid, 1000)
 
-        assert not any(low <= first_needed < high for low, high in ranges)
-        needed = [start + (7000 + page) * 4096 for page in range(300)]
-        assert any(low <= page < high for page in needed for low, high in ranges)
+        assert not _expects(stage.engine, target, 100)
+        assert any(_expects(stage.engine, target, page) for page in range(7000, 7020))
 
 
 def test_the_hottest_pages_are_at_home_and_no_more_than_asked_for() -> None:
@@ -240,14 +243,15 @@ def test_a_template_serves_another_process_with_other_addresses() -> None:
     with _asleep(wakes=2) as (stage, first):
         data = stage.engine.export_learned(first.pid)
         # Rarely the kernel puts the memory right beside another mapping and joins the two, which
-        # makes another region of it: then the next process.
-        for seed in (77, 78, 79):
+        # makes another region of it, or moves all pages in it: then the next process.
+        for seed in range(77, 82):
             second = stage.memory(_MIB, seed)
             stage.attach(second)
             usable = stage.engine.import_learned(second.pid, data)
-            if usable > _NEEDED * 0.9:
+            if usable > _NEEDED * 0.9 and _expects(stage.engine, second, 100):
                 break
         assert usable > _NEEDED * 0.9
+        assert _expects(stage.engine, second, 100)
         stage.page_out(second)
         stage.engine.wake(second.pid)
 
