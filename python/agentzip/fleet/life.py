@@ -316,7 +316,7 @@ class Life:
         movable = process.resident_movable
         restless = min(movable, pages_in(process.restless))
         # What of it is out already is not here to leave.
-        out = min(process.expected_pages, process.expected_out)
+        out = process.expected_out
         working_set = min(process.expected_pages - out, movable - restless)
         quiet_since = self.state.quiet_since.get(pid, now)
         # What it touched while it worked says nothing of what it touches while it waits.

@@ -29,6 +29,9 @@ __all__ = [
     "waits_for_page",
 ]
 
+_IN_FAULT = "handle_userfault"
+"""What a thread sleeps in that waits for a page."""
+
 _FLAGS_THAT_MATTER = {"um", "uw", "ui", "dc", "dd", "wf", "lo", "hg", "nh", "mg"}
 """
 VmFlags that attaching could leave behind or change: userfaultfd, DONTFORK, DONTDUMP, WIPEONFORK,
@@ -186,7 +189,7 @@ def minor_faults(pid: int) -> int:
 
 def waits_for_page(pid: int) -> bool:
     """Whether some thread is asleep in a page fault right now."""
-    return any(waits_in == "handle_userfault" for _, _, _, waits_in in _threads(pid))
+    return any(waits_in == _IN_FAULT for _, _, _, waits_in in _threads(pid))
 
 
 def describe_threads(pid: int) -> str:
@@ -215,7 +218,7 @@ def assert_free(pid: int) -> None:
         now = {
             thread
             for thread, state, tracer, waits_in in _threads(pid)
-            if state in "tT" or tracer or waits_in == "handle_userfault"
+            if state in "tT" or tracer or waits_in == _IN_FAULT
         }
         # One that is seen in a fault now and then is at work; stuck is who never leaves it.
         stuck = now if stuck is None else stuck & now

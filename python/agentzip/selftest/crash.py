@@ -170,12 +170,7 @@ def _taken_over(stage: Stage, target: Target) -> None:
         assert_free(target.pid)
         target.verify()
         target.ok("part")
-        daemon.do("page_out", pid=target.pid)
-        target.verify()
-        expect(daemon.do("detach", pid=target.pid)["complete"], "not detached")
-        daemon.do("close")
-    target.verify()
-    target.stop()
+        _give_back(daemon, target)
 
 
 @check("crash/tiers", 400)
@@ -237,9 +232,14 @@ def _die_over(stage: Stage, change: str, step: str) -> None:
         expect({target.pid} == daemon.adopted, f"not taken over: {daemon.adopted}")
         answer = target.read_line(after=change)
         expect(answer.startswith("ok"), f"{change} after {step}: {answer}")
-        daemon.do("page_out", pid=target.pid)
-        target.verify()
-        expect(daemon.do("detach", pid=target.pid)["complete"], "not detached")
-        daemon.do("close")
+        _give_back(daemon, target)
+
+
+def _give_back(daemon: HostProcess, target: Target) -> None:
+    """Page out once more, detach, and end both; the target is right after each step."""
+    daemon.do("page_out", pid=target.pid)
+    target.verify()
+    expect(daemon.do("detach", pid=target.pid)["complete"], "not detached")
+    daemon.do("close")
     target.verify()
     target.stop()
