@@ -192,6 +192,25 @@ def faults_that_panic(stage: Stage) -> None:
     _survive(stage, "fault.decoded", busy=True)
 
 
+@check("exact/fault-panics-late")
+def faults_that_panic_late(stage: Stage) -> None:
+    """Panics between putting a page in place and waking who waits for it leave nobody asleep."""
+    _survive(stage, "fault.installed", busy=False)
+
+
+@check("exact/waker-stuck")
+def waker_stuck(stage: Stage) -> None:
+    """Who has his page goes on although the thread that wakes him does not get to it."""
+    stage.open(crash_at="fault.to_wake:1:pause")
+    target = stage.memory(4)
+    stage.attach(target)
+    stage.page_out(target)
+    seconds = _touch_seconds(target)
+    stage.note(f"awake after {seconds * 1000:.1f} ms")
+    expect(seconds < _RETRIED_SECONDS_MAX, f"woken after {seconds:.2f} s")
+    target.verify()
+
+
 @check("exact/fork-without-descriptors")
 def fork_without_descriptors(stage: Stage) -> None:
     """A fork for whose child there is no descriptor waits without spinning, and then goes on."""

@@ -16,6 +16,7 @@ use crate::shared::{Kit, Shared};
 use crate::space::Space;
 use crate::stats::increment;
 use crate::sys::foreign::raise_priority;
+use crate::waker::{Handover, Sleepers};
 use rustix::event::{Timespec, epoll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,27 +35,46 @@ const RETRY_MAX: Duration = Duration::from_millis(20);
 /// one a minute.
 const PANIC_MAX: Duration = Duration::from_secs(60);
 
-/// Start one thread per queue.
+/// Start one thread per queue, and one that wakes for it.
 ///
 /// # Errors
 /// No thread could be started.
 pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    // Alone on its processor, a thread that is woken cannot go elsewhere.
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+        threads = start_wakers(shared, stop)?;
+    }
+    for shard in 0..shared.queues.len() {
+        let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
+        let name = format!("{FAULT_THREAD}{shard}");
+        threads.push(std::thread::Builder::new().name(name).spawn(move || {
+            raise_priority(None);
+            let mut shift = Shift::new(shard);
+            while !stop.load(Ordering::Acquire) {
+                // A panic is a bug, but one target's bug must not leave all others unserved: go
+                // on.  Locks are released by unwinding.
+                let run = AssertUnwindSafe(|| shift.serve(&shared, &stop));
+                if catch_unwind(run).is_err() {
+                    increment(&shared.counters.fault_panics);
+                    shift.after_panic(&shared);
+                }
+            }
+        })?);
+    }
+    Ok(threads)
+}
+
+fn start_wakers(
+    shared: &Arc<Shared>,
+    stop: &Arc<AtomicBool>,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
     (0..shared.queues.len())
         .map(|shard| {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
-            std::thread::Builder::new().name(format!("{FAULT_THREAD}{shard}")).spawn(move || {
-                raise_priority(None);
-                let mut shift = Shift::new(shard);
-                while !stop.load(Ordering::Acquire) {
-                    // A panic is a bug, but one target's bug must not leave all others
-                    // unserved: go on.  Locks are released by unwinding.
-                    let run = AssertUnwindSafe(|| shift.serve(&shared, &stop));
-                    if catch_unwind(run).is_err() {
-                        increment(&shared.counters.fault_panics);
-                        shift.after_panic(&shared);
-                    }
-                }
-            })
+            std::thread::Builder::new()
+                .name(format!("agentzip-wake{shard}"))
+                .spawn(move || shared.queues[shard].waker.run(&stop))
         })
         .collect()
 }
@@ -79,6 +99,8 @@ struct Shift {
     current: Option<u64>,
     postponed: Vec<Postponed>,
     follower: Follower,
+    kit: Kit,
+    handover: Handover,
 }
 
 impl Shift {
@@ -89,16 +111,17 @@ impl Shift {
             current: None,
             postponed: Vec::with_capacity(EVENTS_PER_TURN),
             follower: Follower::default(),
+            kit: Kit { sleepers: Some(Sleepers::default()), ..Kit::default() },
+            handover: Handover::default(),
         }
     }
 
     fn serve(&mut self, shared: &Shared, stop: &AtomicBool) {
-        let mut kit = Kit::default();
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         while !stop.load(Ordering::Acquire) {
             // First what a panic left.
             while let Some(id) = self.ready.pop() {
-                self.attend(shared, &mut kit, id);
+                self.attend(shared, id);
             }
             self.gather(shared, &mut events);
         }
@@ -107,7 +130,8 @@ impl Shift {
     /// Wait for spaces that have something to say, or whose time has come.
     fn gather(&mut self, shared: &Shared, events: &mut Vec<epoll::Event>) {
         let queue = &shared.queues[self.shard];
-        let next = self.postponed.iter().map(|postponed| postponed.due).min();
+        let due = self.postponed.iter().map(|postponed| postponed.due);
+        let next = due.chain(self.handover.due()).min();
         let patience = next.map(|due| {
             let pause = due.saturating_duration_since(Instant::now()).min(PANIC_MAX);
             Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() }
@@ -118,6 +142,7 @@ impl Shift {
         if epoll::wait(&queue.epoll, spare, patience.as_ref()).is_err() {
             events.clear();
         }
+        self.handover.settle(&queue.waker);
         for event in &*events {
             let id = event.data.u64();
             if !queue.answer_bell(id, &mut self.ready) {
@@ -132,7 +157,7 @@ impl Shift {
         self.ready.reverse();
     }
 
-    fn attend(&mut self, shared: &Shared, kit: &mut Kit, id: u64) {
+    fn attend(&mut self, shared: &Shared, id: u64) {
         let place = self.postponed.iter().position(|postponed| postponed.id == id);
         if let Some(place) = place
             && self.postponed[place].muted
@@ -145,11 +170,15 @@ impl Shift {
             return;
         };
         self.current = Some(id);
-        let answer = space.attend(shared, kit);
+        let answer = space.attend(shared, &mut self.kit);
         self.current = None;
+        if let Some(sleepers) = self.kit.sleepers.as_mut().filter(|some| !some.is_empty()) {
+            // Before anybody is woken: that is to happen where the program runs.
+            self.follower.serves(&space);
+            self.handover.wake(&shared.queues[self.shard].waker, &space, sleepers);
+        }
         match answer {
             Answer::Done => {
-                self.follower.served(&space);
                 if let Some(place) = place {
                     self.postponed.swap_remove(place);
                     self.watch(shared, &space, epoll::EventFlags::IN);
@@ -195,7 +224,11 @@ impl Shift {
 
     /// What was being looked at has to wait; what was to be looked at next is next.
     fn after_panic(&mut self, shared: &Shared) {
+        // What was read of a page in the middle of it may be anything.
+        let sleepers = std::mem::take(&mut self.kit).sleepers;
+        self.kit.sleepers = Some(Sleepers::default());
         if let Some(space) = self.current.take().and_then(|id| shared.space(id)) {
+            sleepers.unwrap_or_default().wake(&space.descriptor);
             self.postpone(shared, &space, true);
         }
     }

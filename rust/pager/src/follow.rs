@@ -3,15 +3,20 @@
 //! An answer from there takes 8 us.  From another processor that sleeps it takes 75 to 90 us on a
 //! virtual machine: the fault wakes it by an interrupt, and the answer wakes the program's.  A
 //! real-time thread starts where it ran last (sched(7), `select_task_rq_rt` of Linux 6), so it is
-//! enough to move it there once: the mask is put back at once, so nothing can keep it there.
+//! enough to move it there once: the mask is put back at once, so nothing can keep it there.  That
+//! the program stays as well is the work of [`crate::waker`].
 
 use crate::space::Space;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// How many faults of one space in a row are worth a look at where its program runs (some 10 us).
-const FAULTS: u64 = 16;
+const FAULTS: u32 = 16;
+/// A program that did not fault for so long may run anywhere by now.
+const QUIET: Duration = Duration::from_millis(2);
+/// Programs that fault in turn are not looked for more often than this.
+const LOOKS_APART: Duration = Duration::from_micros(200);
 /// Position of the processor behind the name in /proc/PID/stat (field 39 of proc_pid_stat(5)).
 const PROCESSOR: usize = 36;
 
@@ -19,21 +24,24 @@ const PROCESSOR: usize = 36;
 #[derive(Debug, Default)]
 pub struct Follower {
     space: u64,
-    /// Its faults when the program was looked for last.
-    faults: u64,
+    served: Option<Instant>,
+    /// Faults since the last look, and when that was.
+    faults: u32,
+    looked: Option<Instant>,
 }
 
 impl Follower {
-    /// Take in that faults of a space were answered; follows its main thread, which is nearly
-    /// always the one that faults.
-    pub fn served(&mut self, space: &Space) {
-        let faults = space.faults.load(Ordering::Relaxed);
-        let before = std::mem::replace(&mut self.space, space.id());
-        if before != self.space {
-            self.faults = faults;
-        }
-        if faults.saturating_sub(self.faults) >= FAULTS {
-            self.faults = faults;
+    /// Take in that a space is served; follows its main thread, which is nearly always the one that
+    /// faults.
+    pub fn serves(&mut self, space: &Space) {
+        let now = Instant::now();
+        let is_past = |then: Option<Instant>, pause| then.is_none_or(|then| now - then > pause);
+        let is_new = self.space != space.id() || is_past(self.served, QUIET);
+        (self.space, self.served) = (space.id(), Some(now));
+        self.faults += 1;
+        if self.faults >= FAULTS || is_new && is_past(self.looked, LOOKS_APART) {
+            self.faults = 0;
+            self.looked = Some(now);
             if let Some(processor) = processor_of(space.header.pid) {
                 go_to(processor);
             }

@@ -93,8 +93,9 @@ pub mod prefetch;
 pub mod publish;
 /// Ranges that the program is about to empty.
 pub mod quarantine;
-/// Stored pages made smaller in the background.
+/// Messages of the kernel, as far as they can be read safely.
 pub mod reads;
+/// Stored pages made smaller in the background.
 pub mod recode;
 /// Dictionaries and layouts in memory that outlives us.
 pub mod references;
@@ -131,5 +132,7 @@ pub mod target;
 pub mod template;
 /// A dictionary from a program's own pages.
 pub mod train;
+/// Touchers woken on the processor where they slept.
+pub mod waker;
 /// Writes for a borrower that must not wait.
 pub mod writer;

@@ -33,6 +33,7 @@ pub const NAMES: &[&str] = &[
     "fault.read",
     "fault.decoded",
     "fault.installed",
+    "fault.to_wake",
     "event.read",
     "event.ordered",
     "event.turn_noted",

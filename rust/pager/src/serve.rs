@@ -48,6 +48,10 @@ impl Space {
     /// [`Space::attend`] for a caller that holds the lock.
     pub fn drain(&self, core: &mut Core, shared: &Shared, kit: &mut Kit) -> Answer {
         for _ in 0..ROUNDS {
+            if let Some(sleepers) = kit.sleepers.as_mut() {
+                // Those of the last round: what follows may have to wait for their next step.
+                sleepers.wake(&self.descriptor);
+            }
             let began = Instant::now();
             match self.read_messages(core, shared, kit) {
                 Ok(Settled::Yes) => {}
@@ -117,21 +121,21 @@ impl Space {
         let entry = self.table.get(page);
         let (installed, next) = match entry {
             Entry::Absent | Entry::Kept(_) => {
-                return Some(self.answer_unpopulated(core, shared, address, page));
+                return Some(self.answer_unpopulated(core, shared, kit, page));
             }
             Entry::Same { fill: 0 } if !write => {
-                (self.descriptor.zero(address, PAGE), Entry::Absent)
+                (kit.zero(&self.descriptor, address, PAGE), Entry::Absent)
             }
             Entry::Same { fill } => {
                 crate::codec::fill_page(fill, &mut kit.page.0);
-                (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
+                (kit.copy(&self.descriptor, address), Entry::Absent)
             }
             Entry::Pooled(stored) if stored.codec == CodecId::DISK => {
                 shared.disk_reads.ask(self.id(), page);
                 return None;
             }
             Entry::Pooled(stored) => {
-                let Kit { reader, page: out } = kit;
+                let Kit { reader, page: out, .. } = kit;
                 let began = Instant::now();
                 let decoded = shared.store.get(&stored, reader, &mut out.0);
                 shared.decode.record(began.elapsed());
@@ -139,7 +143,7 @@ impl Space {
                     return Some(self.answer_lost(shared, page, &entry));
                 }
                 let refused = points::pass_or_refuse("fault.decoded");
-                let copy = || self.descriptor.copy(address, &kit.page.0);
+                let copy = || kit.copy(&self.descriptor, address);
                 (refused.unwrap_or_else(copy), Entry::Kept(stored))
             }
             Entry::Staged { slot } => {
@@ -149,7 +153,7 @@ impl Space {
                     }
                     return Some(self.answer_lost(shared, page, &entry));
                 }
-                (self.descriptor.copy(address, &kit.page.0), Entry::Absent)
+                (kit.copy(&self.descriptor, address), Entry::Absent)
             }
             Entry::Lost => return Some(self.answer_lost(shared, page, &entry)),
         };
@@ -211,9 +215,10 @@ impl Space {
         &self,
         core: &mut Core,
         shared: &Shared,
-        address: u64,
+        kit: &mut Kit,
         page: PageNumber,
     ) -> Answer {
+        let address = page.start().0;
         let (expected, length) = core.zero_run;
         let mut run = if address == expected { (length * 2).min(ZERO_RUN_PAGES) } else { 1 };
         for ahead in 1..run {
@@ -222,11 +227,11 @@ impl Space {
                 break;
             }
         }
-        let mut installed = self.descriptor.zero(address, run * PAGE);
+        let mut installed = kit.zero(&self.descriptor, address, run * PAGE);
         if installed == Install::NotMapped && run > 1 {
             // The run crosses the end of a mapping.
             run = 1;
-            installed = self.descriptor.zero(address, PAGE);
+            installed = kit.zero(&self.descriptor, address, PAGE);
         }
         match installed {
             Install::Done | Install::Partial(_) => {

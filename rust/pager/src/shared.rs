@@ -11,6 +11,8 @@ use crate::prefetch::Prefetch;
 use crate::space::Space;
 use crate::stats::{Counters, Histogram};
 use crate::store::{Reader, Store};
+use crate::sys::userfaultfd::{Install, Userfaultfd};
+use crate::waker::{Sleepers, Waker};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::{HashMap, VecDeque};
@@ -90,11 +92,43 @@ pub struct Kit {
     pub reader: Reader,
     /// The page being put together.
     pub page: Box<PageBuffer>,
+    /// Who has his page and sleeps on, for a thread that has them woken; the others wake at once.
+    pub sleepers: Option<Sleepers>,
 }
 
 impl Default for Kit {
     fn default() -> Self {
-        Self { reader: Reader::default(), page: Box::new(PageBuffer([0; PAGE_SIZE])) }
+        Self {
+            reader: Reader::default(),
+            page: Box::new(PageBuffer([0; PAGE_SIZE])),
+            sleepers: None,
+        }
+    }
+}
+
+impl Kit {
+    /// Put the page of this kit in place.
+    pub fn copy(&mut self, descriptor: &Userfaultfd, address: u64) -> Install {
+        let Some(sleepers) = self.sleepers.as_mut().filter(|sleepers| sleepers.has_room()) else {
+            return descriptor.copy(address, &self.page.0);
+        };
+        let installed = descriptor.copy_quietly(address, &self.page.0);
+        if matches!(installed, Install::Done | Install::Partial(_)) {
+            sleepers.add(address, PAGE_SIZE as u64);
+        }
+        installed
+    }
+
+    /// Put zeros in place.
+    pub fn zero(&mut self, descriptor: &Userfaultfd, address: u64, length: u64) -> Install {
+        let Some(sleepers) = self.sleepers.as_mut().filter(|sleepers| sleepers.has_room()) else {
+            return descriptor.zero(address, length);
+        };
+        let installed = descriptor.zero_quietly(address, length);
+        if matches!(installed, Install::Done | Install::Partial(_)) {
+            sleepers.add(address, length);
+        }
+        installed
     }
 }
 
@@ -138,6 +172,8 @@ pub struct Queue {
     bell: Bell,
     /// Spaces to look at when the bell rings.  Held for a push or a swap only.
     nudged: Mutex<Vec<u64>>,
+    /// Wakes for the thread.
+    pub waker: Waker,
 }
 
 /// Reasons of losses that are kept.
@@ -159,7 +195,8 @@ impl Queue {
         let bell = Bell::create()?;
         let data = epoll::EventData::new_u64(BELL);
         epoll::add(&epoll, &bell, data, epoll::EventFlags::IN).map_err(failed)?;
-        Ok(Self { epoll, bell, nudged: Mutex::new(Vec::new()) })
+        let waker = Waker::create().map_err(Error::os("making an event queue"))?;
+        Ok(Self { epoll, bell, nudged: Mutex::new(Vec::new()), waker })
     }
 
     /// Let the thread look at a space.
@@ -350,7 +387,10 @@ impl Shared {
 
     /// Let the threads that only wait for work see that there will be none.
     pub fn ring_all(&self) {
-        self.queues.iter().for_each(|queue| queue.bell.ring());
+        for queue in &self.queues {
+            queue.bell.ring();
+            queue.waker.end();
+        }
         self.prefetch.ring();
         self.disk_reads.ring();
     }

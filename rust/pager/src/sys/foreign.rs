@@ -116,9 +116,8 @@ fn run_real_time(thread: i32, priority: i32) {
 
 /// Make the calling thread an ordinary one again.
 pub fn lower_priority() {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread; the structure lives through the call.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+    // From a higher priority down this needs no right.
+    let _ = run_as_others(0);
 }
 
 /// Give a thread (0: the calling one) the best nice value, if that is allowed.
@@ -148,6 +147,31 @@ pub fn in_foreground<T>(part: impl FnOnce() -> T) -> T {
     let result = part();
     background(true);
     result
+}
+
+/// Let the calling thread run only while nobody else wants its processor (`SCHED_IDLE`).
+///
+/// It may be kept waiting for ever, so others must never need what it holds.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn run_when_idle() -> io::Result<()> {
+    set_policy(0, libc::SCHED_IDLE)
+}
+
+/// Let a thread of this process run as any other.
+///
+/// # Errors
+/// The kernel's refusal: ESRCH if the thread has ended.
+pub fn run_as_others(thread: i32) -> io::Result<()> {
+    set_policy(thread, libc::SCHED_OTHER)
+}
+
+fn set_policy(thread: i32, policy: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a number and a structure that lives through the call.
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Processor time of the calling thread.

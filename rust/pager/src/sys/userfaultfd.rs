@@ -28,6 +28,8 @@ const UFFDIO_API: u64 = iowr(0x3F, 24);
 const UFFDIO_REGISTER: u64 = iowr(0x00, 32);
 const UFFDIO_UNREGISTER: u64 = ior(0x01, 16);
 const UFFDIO_WAKE: u64 = ior(0x02, 16);
+/// `UFFDIO_COPY_MODE_DONTWAKE`, which is `UFFDIO_ZEROPAGE_MODE_DONTWAKE` as well.
+const DONT_WAKE: u64 = 1;
 const UFFDIO_COPY: u64 = iowr(0x03, 40);
 const UFFDIO_ZEROPAGE: u64 = iowr(0x04, 32);
 const UFFDIO_WRITEPROTECT: u64 = iowr(0x06, 24);
@@ -269,16 +271,34 @@ impl Userfaultfd {
         let _ = self.ioctl(UFFDIO_WAKE, &mut argument);
     }
 
-    /// Copy whole pages into missing pages at `address`.
+    /// Copy whole pages into missing pages at `address`, and wake who sleeps there.
     pub fn copy(&self, address: u64, source: &[u8]) -> Install {
-        let mut argument = [address, source.as_ptr() as u64, source.len() as u64, 0, 0];
+        self.install_copy(address, source, 0)
+    }
+
+    /// [`Self::copy`] that wakes nobody: [`Self::wake`] has to follow.
+    pub fn copy_quietly(&self, address: u64, source: &[u8]) -> Install {
+        self.install_copy(address, source, DONT_WAKE)
+    }
+
+    fn install_copy(&self, address: u64, source: &[u8], mode: u64) -> Install {
+        let mut argument = [address, source.as_ptr() as u64, source.len() as u64, mode, 0];
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
         self.judge(result, argument[4] as i64)
     }
 
-    /// Put zero pages into missing pages.
+    /// Put zero pages into missing pages, and wake who sleeps there.
     pub fn zero(&self, address: u64, length: u64) -> Install {
-        let mut argument = [address, length, 0, 0];
+        self.install_zeros(address, length, 0)
+    }
+
+    /// [`Self::zero`] that wakes nobody: [`Self::wake`] has to follow.
+    pub fn zero_quietly(&self, address: u64, length: u64) -> Install {
+        self.install_zeros(address, length, DONT_WAKE)
+    }
+
+    fn install_zeros(&self, address: u64, length: u64, mode: u64) -> Install {
+        let mut argument = [address, length, mode, 0];
         let result = self.ioctl(UFFDIO_ZEROPAGE, &mut argument);
         self.judge(result, argument[3] as i64)
     }
