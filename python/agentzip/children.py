@@ -3,8 +3,15 @@ What a `with` block ends, child processes above all.
 
 A child is ended by its own handle and no other way: never by its name, and never by a number that
 may be somebody else's by now.
+
+Nobody calls `waitpid` for a child that may still live.  If an engine of this process has borrowed
+it, that takes a stop away from the thread that traces it (wait(2): a process waits for the tracees
+of all of its threads, whatever it asked for), which then waits for it for ever.
 """
 
+import os
+import select
+import signal
 import subprocess
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -41,18 +48,34 @@ class Child(Stoppable):
 
     def alive(self) -> bool:
         """Whether the process we started still runs."""
-        return self.process.poll() is None
+        return not self.ends_within(0)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end, for a while; whether it came."""
+        if self.process.returncode is not None:
+            return True
+        # It was not waited for, so the number is still its own.
+        handle = os.pidfd_open(self.process.pid)
+        try:
+            poller = select.poll()
+            poller.register(handle, select.POLLIN)
+            if not poller.poll(seconds * 1000):
+                return False
+        finally:
+            os.close(handle)
+        self.process.wait()
+        return True
 
     def kill(self) -> None:
         """Send SIGKILL to the process we started and to nothing else."""
-        if self.process.poll() is None:
-            self.process.kill()
+        if self.alive():
+            # Not by the handle's own method, which waits.
+            os.kill(self.process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the process and close the pipes to it; may be called twice."""
         self.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS)
+        self.ends_within(_END_SECONDS)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):

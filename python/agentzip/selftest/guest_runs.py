@@ -178,15 +178,10 @@ def run_paged(
         while run.alive():
             run.expect_within(seconds_max)
             _take_all(engine, run.pid, done)
-            _wait(run, dice.uniform(*_PAUSE_SECONDS))
+            run.ends_within(dice.uniform(*_PAUSE_SECONDS))
         # What it left running ends by itself, or the common end of the check says that it did not.
         wait_until(lambda: not engine.spaces(), _REST_SECONDS)
         return run.ending(), done
-
-
-def _wait(run: _Run, seconds: float) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        run.process.wait(seconds)
 
 
 def _take_all(engine: Pager, root: int, done: PageOuts) -> None:

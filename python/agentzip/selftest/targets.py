@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from agentzip.children import Child
 from agentzip.selftest.conditions import describe_threads
@@ -140,11 +139,10 @@ class Target(Child):
 
     def wait(self, seconds: float) -> int:
         """Wait for the end of the process; returns its exit code (negative: a signal)."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
+        if not self.ends_within(seconds):
             threads = describe_threads(self.process.pid)
-            raise CheckFailed(f"target still runs after {seconds:g} s: {threads}") from error
+            raise CheckFailed(f"target still runs after {seconds:g} s: {threads}")
+        return int(self.process.returncode)
 
     def errors(self) -> str:
         """The last part of what it wrote to stderr."""
@@ -154,8 +152,7 @@ class Target(Child):
 
     def ending(self) -> str:
         """How it ended and what it said last."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
+        self.ends_within(1.0)
         return f"exit code {self.process.returncode} {self.errors()}".strip()
 
     def stop(self) -> None:
