@@ -108,8 +108,10 @@ class Rules:
 
     watermarks: Watermarks = field(default_factory=Watermarks)
     costs: Costs = field(default_factory=Costs)
-    pages_per_tick_max: int = 16_384
-    """64 MiB: 0.3 s of encoding, so that one tick is over before the next."""
+    pages_per_tick_max: int = 65_536
+    """256 MiB, about a second of encoding: most sandboxes leave in one page out.  Two of them stop
+    the program twice, and what its wake needs is learned from the last one alone.  Who wakes does
+    not wait for it: a page out ends with the step at work."""
     quiet_running_s: float = 10.0
     """A process may leave after this long while others of its sandbox work, who may call it any
     time: `policy.warm_threshold_ms`."""

@@ -27,7 +27,7 @@ _HURRY_S, _HURRY_S_MIN = 5e-4, 0.1
 would be nearly as slow as what it simulates: what asks for a tick meanwhile shares the next one."""
 
 _PART_PAGES = 16_384
-"""What leaves in one go where nobody plans: 64 MiB, as the planner has it."""
+"""What leaves in one go where nobody plans, as in the bench: 64 MiB."""
 
 _QUIET_S = 2.0
 """How long a sandbox must have been quiet without a hint, as in the daemon."""

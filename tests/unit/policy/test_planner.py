@@ -171,6 +171,14 @@ def test_a_tick_is_bounded() -> None:
     assert (9_000, 6_000) == (out.pages, out.keep_pages)
 
 
+def test_most_sandboxes_leave_in_one_page_out() -> None:
+    """240 MiB go at once: what a wake needs is learned from the last page out alone."""
+    (part,) = SANDBOX.parts
+    large = replace(SANDBOX, parts=(replace(part, working_set_pages=0, rest_pages=61_440),))
+
+    assert [61_440] == [out.pages for out in decide(large, rules=Rules()).page_outs]
+
+
 def test_a_pool_without_room_takes_nothing() -> None:
     """Near its cap it takes nothing at all, a little below what still fits."""
     assert "the pool is 96% full" in reason(SANDBOX, replace(HOST, pool_bytes=round(7.7 * GIB)))
