@@ -14,7 +14,7 @@ from rich.console import Console
 from agentzip import config
 from agentzip.bench.fanout.codecs import CodecResult, CodecsResult
 from agentzip.bench.fanout.find_max import MaxOfMode, MaxResult, search_max
-from agentzip.bench.fanout.knob import KnobPoint, KnobResult, breaks
+from agentzip.bench.fanout.knob import KnobPoint, KnobResult, breaks, known_wake_ms
 from agentzip.bench.fanout.plan import CODECS, FanoutPlan
 from agentzip.bench.fanout.readings import (
     Cpu,
@@ -335,6 +335,13 @@ def test_the_search_finds_the_most_that_fit() -> None:
     assert 0 == search_max(4, lambda _count: 2.0)
 
 
+def test_a_knob_is_judged_by_wakes_whose_habit_is_known() -> None:
+    """Of a run too short for one, by all."""
+    known, some, none = spread([4.0, 6.0]), spread([90.0, 70.0]), spread([])
+    assert 5.0 == known_wake_ms(ModeResult(mode="full", wake_known_ms=known, wake_ms=some))
+    assert 80.0 == known_wake_ms(ModeResult(mode="full", wake_known_ms=none, wake_ms=some))
+
+
 def test_a_knob_that_turns_back_is_told() -> None:
     """But not for what two equal runs differ by."""
     assert [] == breaks(["a", "b", "c"], [10.0, 9.8, 20.0])
@@ -413,5 +420,5 @@ def test_the_knob_is_drawn_and_told(tmp_path: Path) -> None:
 
     assert (tmp_path / "new" / "knob.png").read_bytes().startswith(b"\x89PNG")
     assert "memory saved: monotonic" in text
-    assert "wake P99: not monotonic at 100 ms" in text
+    assert "known wake: not monotonic at 100 ms" in text
     assert 2 == len(knob_json(knob)["points"])

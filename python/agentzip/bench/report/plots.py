@@ -124,26 +124,31 @@ def ratio_plot(kind: str, workload: Result) -> Plot | None:
 
 
 def knob_plot(result: Result) -> Plot | None:
-    """Memory saved against wake P99, a point for each setting; None without a wake."""
-    points = [
-        point for point in result["points"] if point["figures"]["wake_ms"].get("p99") is not None
-    ]
+    """Memory saved against the mean known wake, a point for each setting; None without one."""
+    told = [(point, _known_wake_ms(point["figures"])) for point in result["points"]]
+    points = [point for point, wait in told if wait is not None]
     if not points:
         return None
-    waits = [point["figures"]["wake_ms"]["p99"] for point in points]
+    waits = [wait for _, wait in told if wait is not None]
     saved = [point["figures"]["pss_gain_bytes"] / _MIB for point in points]
     figure, axes = _figure()
     axes.plot(waits, saved, "o-", color=_COLORS["full"])
     for point, wait, mebibytes in zip(points, waits, saved, strict=True):
         label = f" {point['latency_target_s'] * 1000:g} ms"
         axes.annotate(label, (wait, mebibytes))
-    if floor := result["none"]["wake_ms"].get("p99"):
+    if floor := _known_wake_ms(result["none"]):
         axes.axvline(floor, color=_COLORS["none"], linestyle="--", label="mode none")
         axes.legend()
-    axes.set_xlabel("wake P99 (ms)")
+    axes.set_xlabel("wake of a known habit, mean (ms)")
     axes.set_ylabel("memory saved (MiB)")
     axes.set_ylim(bottom=min(0.0, *(1.1 * one for one in saved)))
     return _plot(figure, "knob", "Memory against latency, by policy.latency_target")
+
+
+def _known_wake_ms(figures: Result) -> float | None:
+    """Mean of the wakes whose habit is known; of all, if no sandbox came to one."""
+    means = (figures.get(name, {}).get("mean") for name in ("wake_known_ms", "wake_ms"))
+    return next((float(mean) for mean in means if mean), None)
 
 
 def _empty() -> "Figure":

@@ -277,6 +277,7 @@ def knob_table(result: Result) -> Table:
             f"{point['latency_target_s'] * 1000:g} ms",
             _bytes(point["figures"]["pss_gain_bytes"]),
             _ratio(point["figures"]["ratio"]),
+            _milliseconds(point["figures"], "mean", "wake_known_ms"),
             _milliseconds(point["figures"], "p50"),
             _milliseconds(point["figures"], "p99"),
             _seconds(point["figures"]["turn_s"], "p99"),
@@ -285,10 +286,11 @@ def knob_table(result: Result) -> Table:
         for point in result["points"]
     )
     verdicts = []
-    for name, key in (("memory saved", "saved_breaks"), ("wake P99", "wake_breaks")):
+    for name, key in (("memory saved", "saved_breaks"), ("known wake", "wake_breaks")):
         broken = ", ".join(result[key])
         verdicts.append(f"{name}: {f'steps back at {broken}' if broken else 'never steps back'}.")
-    headings = ("latency_target", "saved", "ratio", "wake P50", "wake P99", "turn P99", "wrong")
+    waits = ("known wake", "wake P50", "wake P99", "turn P99")
+    headings = ("latency_target", "saved", "ratio", *waits, "wrong")
     title = f"policy.latency_target: {_run_of(result)}"
     return Table(title, headings, rows, (" ".join(verdicts),))
 
