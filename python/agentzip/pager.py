@@ -35,7 +35,12 @@ class Pager(Protocol):
     def attach(
         self, pid: int, start_time: int | None = None, *, domain: str = "", image: str = ""
     ) -> model.AttachReport:
-        """Borrow a process; raises the exact reason if it is refused."""
+        """
+        Borrow a process; raises the exact reason if it is refused.
+
+        A parent of it must not ask for its end with waitpid(2) meanwhile, which also takes the
+        stops away that the engine waits for; a pidfd tells of the end and of nothing else.
+        """
 
     def page_out(
         self,

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from agentzip.bench import idle, zram
 from agentzip.bench.figures import FLOOR, MEASURES, Ledger, Verdict, judge
-from agentzip.bench.rounds import BenchPlan, BenchResult
+from agentzip.bench.rounds import MEBIBYTES_MIN, BenchPlan, BenchResult
 from agentzip.bench.tables import print_report, to_json
 from agentzip.bench.target import microseconds
 
@@ -174,3 +174,9 @@ def test_idle_cost_is_told_as_a_share_of_one_core() -> None:
 
     assert 0.02 == told["share_of_core"]
     assert (3, 10.0, 0.02) == (told["sandboxes"], told["seconds"], told["aim"])
+
+
+def test_the_smallest_heap_has_a_page_for_every_touch() -> None:
+    """Three times, on pages of their own, or a touch would be no fault."""
+    for plan in (BenchPlan(MEBIBYTES_MIN), BenchPlan.quick(MEBIBYTES_MIN)):
+        assert 3 * plan.touches <= plan.mebibytes * 256

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentzip.bench.rounds import BenchPlan, run_bench
+from agentzip.bench.rounds import MEBIBYTES_MIN, BenchPlan, run_bench
 from agentzip.bench.tables import print_report, to_json
 from agentzip.errors import AgentZipError
 
@@ -25,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mib", type=int, default=80, help="heap of each target (default: 80)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; some seconds")
     options = parser.parse_args(arguments)
-    if not 8 <= options.mib <= 4096:
-        parser.error("--mib takes 8 to 4096")
+    if not MEBIBYTES_MIN <= options.mib <= 4096:
+        parser.error(f"--mib takes {MEBIBYTES_MIN} to 4096")
     plan = BenchPlan.quick(options.mib) if options.quick else BenchPlan(options.mib)
     messages = Console(stderr=True)
     # An end by signal must unwind as well: there may be a swap device to give back.

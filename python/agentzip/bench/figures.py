@@ -36,6 +36,7 @@ class Measure:
 MEASURES = (
     Measure("fault", "page fault, served from the same CPU", "bare poll loop"),
     Measure("fault_across", "page fault, served from another CPU", "bare poll loop"),
+    Measure("fault_free", "page fault, all placed by the scheduler", "none"),
     Measure("stop", "stop of one thread, per page out", "bare ptrace stop"),
     Measure("hold", "faults held up, per chunk", "UFFDIO_MOVE of as many pages"),
     Measure("attach", "attach", "bare ptrace stop"),

@@ -15,7 +15,10 @@ from agentzip.bench import zram
 from agentzip.bench.figures import Ledger, Verdict, judge
 from agentzip.bench.ways import CHUNK_PAGES, EngineWay, FloorWay, Way
 
-__all__ = ["BenchPlan", "BenchResult", "run_bench"]
+__all__ = ["MEBIBYTES_MIN", "BenchPlan", "BenchResult", "run_bench"]
+
+MEBIBYTES_MIN = 24
+"""Pages for three times as many touches as a plan has, none of them twice."""
 
 _ALGORITHMS: tuple[tuple[str, int | None], ...] = (("raw", None), ("lz4", None), ("zstd", 3))
 

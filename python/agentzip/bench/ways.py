@@ -30,7 +30,8 @@ _PAGE_BYTES = 4096
 _FAULT_PLACES = (("fault", ONE_CPU), ("fault_across", OTHER_CPU))
 """Measure -> where the server runs.  On one processor a fault costs what software costs; across two
 it also costs the wake of a sleeping one, twice, which depends on the host more than on us.  Left to
-the scheduler it would be now the one, now the other, and no ratio would mean anything."""
+the scheduler the floor would be now the one, now the other, and no ratio would mean anything; the
+engine keeps the two together (waker.rs), which `fault_free` shows."""
 
 _START_SECONDS = 5.0
 """How long the fault threads of an engine may take to start."""
@@ -173,6 +174,8 @@ class EngineWay(Stoppable):
             ledger.note(measure, self.name, target.touch(touches, turn * touches, number))
         self._place_fault_threads(ALL_CPUS)
         target.pin(ALL_CPUS)
+        skip = len(_FAULT_PLACES) * touches
+        ledger.note("fault_free", self.name, target.touch(touches, skip, number))
 
     def _place_fault_threads(self, cpus: set[int]) -> None:
         for thread in self._fault_threads:

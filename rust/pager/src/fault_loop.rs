@@ -125,6 +125,8 @@ impl Shift {
             }
             self.gather(shared, &mut events);
         }
+        // The waker may see the end before its last order.
+        self.handover.settle(&shared.queues[self.shard].waker);
     }
 
     /// Wait for spaces that have something to say, or whose time has come.
