@@ -54,8 +54,13 @@ class Child(Stoppable):
         """Wait for its end, for a while; whether it came."""
         if self.process.returncode is not None:
             return True
-        # It was not waited for, so the number is still its own.
-        handle = os.pidfd_open(self.process.pid)
+        try:
+            # It was not waited for, so the number is still its own.
+            handle = os.pidfd_open(self.process.pid)
+        except ProcessLookupError:
+            # It was: by an engine of this process that had borrowed it.
+            self.process.wait()
+            return True
         try:
             poller = select.poll()
             poller.register(handle, select.POLLIN)
@@ -68,7 +73,7 @@ class Child(Stoppable):
 
     def kill(self) -> None:
         """Send SIGKILL to the process we started and to nothing else."""
-        if self.alive():
+        if not self.ends_within(0):
             # Not by the handle's own method, which waits.
             os.kill(self.process.pid, signal.SIGKILL)
 
