@@ -36,6 +36,15 @@ def _touch_seconds(target: Target) -> float:
     return time.monotonic() - started
 
 
+def _touch_out(stage: Stage, crash_at: str) -> tuple[Target, float]:
+    """Touch a page of a target that is out, with an engine armed like this; the time it took."""
+    stage.open(crash_at=crash_at)
+    target = stage.memory(4)
+    stage.attach(target)
+    stage.page_out(target)
+    return target, _touch_seconds(target)
+
+
 class _Processor:
     """How much processor time this process, engine included, took since it was made."""
 
@@ -52,11 +61,7 @@ class _Processor:
 @check("exact/fault-retried-by-time")
 def fault_retried_by_time(stage: Stage) -> None:
     """A fault that the kernel refused is tried again although nothing else happens."""
-    stage.open(crash_at="fault.decoded:20:again")
-    target = stage.memory(4)
-    stage.attach(target)
-    stage.page_out(target)
-    seconds = _touch_seconds(target)
+    target, seconds = _touch_out(stage, "fault.decoded:20:again")
     retried = stage.engine.stats().faults_retried
     stage.note(f"answered after {seconds * 1000:.1f} ms and {retried} refusals")
     expect(retried >= 20, f"the refusals were not met: {retried}")
@@ -201,11 +206,7 @@ def faults_that_panic_late(stage: Stage) -> None:
 @check("exact/waker-stuck")
 def waker_stuck(stage: Stage) -> None:
     """Who has his page goes on although the thread that wakes him does not get to it."""
-    stage.open(crash_at="fault.to_wake:1:pause")
-    target = stage.memory(4)
-    stage.attach(target)
-    stage.page_out(target)
-    seconds = _touch_seconds(target)
+    target, seconds = _touch_out(stage, "fault.to_wake:1:pause")
     stage.note(f"awake after {seconds * 1000:.1f} ms")
     expect(seconds < _RETRIED_SECONDS_MAX, f"woken after {seconds:.2f} s")
     target.verify()

@@ -40,11 +40,9 @@ const PANIC_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// No thread could be started.
 pub fn start(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> std::io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
-    // Alone on its processor, a thread that is woken cannot go elsewhere.
-    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
-        threads = start_wakers(shared, stop)?;
-    }
+    // With one processor, a program that is woken cannot go elsewhere.
+    let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    let mut threads = if several { start_wakers(shared, stop)? } else { Vec::new() };
     for shard in 0..shared.queues.len() {
         let (shared, stop) = (Arc::clone(shared), Arc::clone(stop));
         let name = format!("{FAULT_THREAD}{shard}");
@@ -226,7 +224,7 @@ impl Shift {
 
     /// What was being looked at has to wait; what was to be looked at next is next.
     fn after_panic(&mut self, shared: &Shared) {
-        // What was read of a page in the middle of it may be anything.
+        // The page that was being put together may be half of one.
         let sleepers = std::mem::take(&mut self.kit).sleepers;
         self.kit.sleepers = Some(Sleepers::default());
         if let Some(space) = self.current.take().and_then(|id| shared.space(id)) {
