@@ -101,6 +101,11 @@ struct Shift {
     handover: Handover,
 }
 
+/// For a thread that has touchers woken.
+fn kit() -> Kit {
+    Kit { sleepers: Some(Sleepers::default()), ..Kit::default() }
+}
+
 impl Shift {
     fn new(shard: usize) -> Self {
         Self {
@@ -109,7 +114,7 @@ impl Shift {
             current: None,
             postponed: Vec::with_capacity(EVENTS_PER_TURN),
             follower: Follower::default(),
-            kit: Kit { sleepers: Some(Sleepers::default()), ..Kit::default() },
+            kit: kit(),
             handover: Handover::default(),
         }
     }
@@ -224,11 +229,10 @@ impl Shift {
 
     /// What was being looked at has to wait; what was to be looked at next is next.
     fn after_panic(&mut self, shared: &Shared) {
-        // The page that was being put together may be half of one.
-        let sleepers = std::mem::take(&mut self.kit).sleepers;
-        self.kit.sleepers = Some(Sleepers::default());
+        // The page that was being put together may be half of one.  Who has his and was not woken
+        // is still among the faults to be answered, and then is.
+        self.kit = kit();
         if let Some(space) = self.current.take().and_then(|id| shared.space(id)) {
-            sleepers.unwrap_or_default().wake(&space.descriptor);
             self.postpone(shared, &space, true);
         }
     }
